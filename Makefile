@@ -75,11 +75,15 @@ lock: $(READY) ## choose the versions of requirements.lock anew, with their hash
 dist: $(READY) ## sdist, wheel, bill of materials and digests of the last commit, in dist/
 	@$(BIN)/python release/dist.py dist
 
+packages: $(READY) ## what dist makes, a Debian package and an RPM of the last commit, in dist/
+	@command -v dpkg-deb >/dev/null && command -v rpmbuild >/dev/null || { $(call install,dpkg rpm,they build the packages); }
+	@$(BIN)/python release/packages.py dist
+
 clean: ## remove what set-up and tests left
 	@rm -rf $(VENV) .coverage build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test lint types unit cluster-tests docs lock dist clean
+.PHONY: help setup demo test lint types unit cluster-tests docs lock dist packages clean
 
 # The package and what it needs to run, installed from this checkout.
 $(RUNS): setup.cfg pyproject.toml
@@ -93,7 +97,7 @@ $(RUNS): setup.cfg pyproject.toml
 
 # What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly; without systemd's
 # analysis, which needs no systemd that runs, those of the unit; without Prometheus those of alert rules and the
-# dashboard; and without Chromium those of pages in a browser.
+# dashboard; without Chromium those of pages in a browser; without mandoc and the shells those of manual pages and TAB.
 $(READY): $(RUNS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' 2>/dev/null || \
@@ -105,4 +109,8 @@ $(READY): $(RUNS)
 	{ $(call install,prometheus,without it alert rules and the dashboard are not tested); } || true
 	@command -v chromedriver >/dev/null || \
 	{ $(call install,chromium chromium-driver fonts-dejavu-core,without them no page is tested in a browser); } || true
+	@command -v mandoc >/dev/null && command -v groff >/dev/null || \
+	{ $(call install,mandoc groff-base,without them the manual pages are not checked); } || true
+	@command -v zsh >/dev/null && command -v fish >/dev/null && test -e /usr/share/bash-completion/bash_completion || \
+	{ $(call install,bash-completion zsh fish,without them completion is not tested in shells); } || true
 	@touch $@

@@ -1,7 +1,7 @@
 """What is published of one commit: sdist, wheel, locked requirements, bill of materials, and the digests of all four.
 
 Everything comes from the commit and not from the work tree, carries the commit's time, and is the same byte for byte
-whenever and wherever it is built with the same setuptools. Run by `make dist`.
+whenever and wherever it is built with the same setuptools. Run by `make dist`, and by release/packages.py.
 """
 
 from __future__ import annotations
@@ -33,24 +33,39 @@ def main() -> None:
     folder: Path = parser.parse_args().folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    epoch = int(_output("git", "-C", str(CHECKOUT), "log", "-1", "--format=%ct"))
     os.umask(0o022)
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "source"
-        _check_out(source)
-        _build(source, folder, epoch)
-        (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
-        _normalise(sdist, epoch)
-        stem = sdist.name.removesuffix(".tar.gz")
-        lock = folder / f"{stem}-requirements.txt"
-        shutil.copyfile(source / LOCK, lock)
-        (folder / f"{stem}.cdx.json").write_text(_bill(wheel, lock, epoch), encoding="utf-8")
-    sums = "".join(f"{_sha256(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
+        check_out(source)
+        distribute(source, folder, commit_time())
+    print(digest(folder), end="")
+
+
+def commit_time() -> int:
+    """When the last commit was made, in Unix seconds."""
+    return int(_output("git", "-C", str(CHECKOUT), "log", "-1", "--format=%ct"))
+
+
+def distribute(source: Path, folder: Path, epoch: int) -> Path:
+    """Writes everything but the digests into the folder, and returns the wheel."""
+    _build(source, folder, epoch)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    _normalise(sdist, epoch)
+    stem = sdist.name.removesuffix(".tar.gz")
+    lock = folder / f"{stem}-requirements.txt"
+    shutil.copyfile(source / LOCK, lock)
+    (folder / f"{stem}.cdx.json").write_text(_bill(wheel, lock, epoch), encoding="utf-8")
+    return wheel
+
+
+def digest(folder: Path) -> str:
+    """Writes the digests of all files in the folder beside them, and returns them."""
+    sums = "".join(f"{_sha256(file)}  {file.name}\n" for file in sorted(folder.iterdir()) if file.name != SUMS)
     (folder / SUMS).write_text(sums, encoding="ascii")
-    print(sums, end="")
+    return sums
 
 
-def _check_out(target: Path) -> None:
+def check_out(target: Path) -> None:
     """The files of the commit, and nothing else that lies about."""
     target.mkdir()
     archive = subprocess.run(["git", "-C", str(CHECKOUT), "archive", "HEAD"], capture_output=True, check=True).stdout

@@ -15,6 +15,8 @@ from slurmsched.package_data import package_data
 _TEMPLATE_SUFFIX: Final = ".j2"
 _PAGES: Final = "html.j2"
 """What all texts are escaped in; others are configuration and shell, and quote what they need to."""
+_OF_PAGES: Final = (".html.j2", ".css.j2", ".js.j2")
+"""Pages and their parts: reports fill them, and nobody installs them."""
 
 
 class RenderingError(SynschedError):
@@ -22,20 +24,21 @@ class RenderingError(SynschedError):
 
 
 def template_names() -> tuple[str, ...]:
-    """Returns the names that `render` accepts: templates such as `synsched.service.j2`, hooks such as `watchdog.py`."""
+    """Returns the names of files to install: templates such as `synsched.service.j2`, hooks such as `watchdog.py`."""
     files = (file for kind in ("templates", "hooks") for file in package_data(kind).iterdir())
     return tuple(
-        sorted(file.name for file in files if file.is_file())
+        sorted(file.name for file in files if file.is_file() and not file.name.endswith(_OF_PAGES))
     )  # installed hooks have a __pycache__ folder beside them
 
 
 def render(template: str, **values: object) -> str:
-    """Returns the text of a file to install; a template may be named without `.j2`. Raises RenderingError."""
+    """Returns the text of a file to install, or of a page; a template may be named without `.j2`. Raises
+    RenderingError."""
     known = template_names()
     if template in known and not template.endswith(_TEMPLATE_SUFFIX):
         return (package_data("hooks") / template).read_text(encoding="utf-8")
     name = template if template.endswith(_TEMPLATE_SUFFIX) else template + _TEMPLATE_SUFFIX
-    if name not in known:
+    if name not in known and not (name.endswith(_OF_PAGES) and (package_data("templates") / name).is_file()):
         names = ", ".join(name.removesuffix(_TEMPLATE_SUFFIX) for name in known)
         raise RenderingError(f"there is no template '{template}': known are {names}")
     try:

@@ -16,7 +16,14 @@ from slurmsched.cli.bench_policies import fragmentation, gavel, hadar, tesserae
 from slurmsched.cli.cluster import configured_knowledge, scheduler_context
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json, progress_reporter, with_progress
-from slurmsched.cli.parameters import MODE_CHOICE, parse_mebibytes, with_mode, with_policy
+from slurmsched.cli.parameters import (
+    MODE_CHOICE,
+    complete_orders,
+    complete_policies,
+    parse_mebibytes,
+    with_mode,
+    with_policy,
+)
 from slurmsched.daemon.single_round import run_once
 from slurmsched.model import SynschedError
 from slurmsched.model.reasons import pluralise
@@ -71,8 +78,12 @@ def _log_line(message: str) -> None:
 
 
 @click.command()
-@click.option("--policy", metavar="NAME", help="The policy to measure. Default: policy.system.")
-@click.option("--order", metavar="NAME", help="The job order to measure. Default: policy.order.")
+@click.option(
+    "--policy", metavar="NAME", shell_complete=complete_policies, help="The policy to measure. Default: policy.system."
+)
+@click.option(
+    "--order", metavar="NAME", shell_complete=complete_orders, help="The job order to measure. Default: policy.order."
+)
 @click.option("--gpus", type=click.IntRange(min=1), required=True, metavar="N", help="GPUs of the generated cluster.")
 @click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="M", help="Jobs in its queue.")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="Nodes. Default: one for 8 GPUs.")

@@ -23,7 +23,7 @@ from slurmsched.bench.workload import THREE_TYPES
 from slurmsched.cli.cluster import configured_knowledge
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json, with_progress
-from slurmsched.cli.parameters import with_policy
+from slurmsched.cli.parameters import complete_files, with_policy
 from slurmsched.knowledge import load_knowledge
 from slurmsched.report.quantities import duration
 from slurmsched.report.tables import Column, Listing
@@ -81,7 +81,12 @@ def fragmentation(*, data: Path, nodes: int | None, priced: bool, as_json: bool)
     "--policy", type=click.Choice(tuple(BENCHED_POLICIES)), default="las", show_default=True, help="Gavel's objective."
 )
 @click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="Active jobs.")
-@click.option("--profiles", metavar="FILE", help="Gavel's throughputs.json. Default: that in $SLURMSCHED_DATA.")
+@click.option(
+    "--profiles",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Gavel's throughputs.json. Default: that in $SLURMSCHED_DATA.",
+)
 @click.option("--all-different", is_flag=True, help="No two jobs have the same rates.")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repetitions.")
 @json_option

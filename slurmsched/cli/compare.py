@@ -13,15 +13,15 @@ import click
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import (
-    check_page_file,
-    console,
-    json_option,
-    print_json,
-    progress_reporter,
-    write_page,
+from slurmsched.cli.output import check_page_file, console, json_option, print_json, progress_reporter, write_page
+from slurmsched.cli.parameters import (
+    complete_files,
+    complete_formats,
+    complete_orders,
+    complete_policies,
+    parse_seeds,
+    split_names,
 )
-from slurmsched.cli.parameters import parse_seeds, split_names
 from slurmsched.cli.simulate import early_option, parse_window
 from slurmsched.comparison.sweep import (
     ArrayOptions,
@@ -90,17 +90,47 @@ def _parse_seeds(_context: click.Context, _parameter: click.Parameter, value: st
 
 @click.command()
 @click.option(
-    "--cluster", metavar="C", help="TYPE:NODESxGPUS[:CPUS[:MEMORY]],... or a file. Default: the real cluster."
+    "--cluster",
+    metavar="C",
+    shell_complete=complete_files,
+    help="TYPE:NODESxGPUS[:CPUS[:MEMORY]],... or a file. Default: the real cluster.",
 )
-@click.option("--trace", metavar="T", help="A file, such as sacct's output, or a workload such as synergy:400@6.")
-@click.option("--policies", metavar="P,...", help="Policies, as NAME or NAME/ORDER. The first is the baseline.")
-@click.option("--order", default="las", show_default=True, help="fifo, srtf, las or ftf, for policies without one.")
+@click.option(
+    "--trace",
+    metavar="T",
+    shell_complete=complete_files,
+    help="A file, such as sacct's output, or a workload such as synergy:400@6.",
+)
+@click.option(
+    "--policies",
+    metavar="P,...",
+    shell_complete=complete_policies,
+    help="Policies, as NAME or NAME/ORDER. The first is the baseline.",
+)
+@click.option(
+    "--order",
+    default="las",
+    show_default=True,
+    shell_complete=complete_orders,
+    help="fifo, srtf, las or ftf, for policies without one.",
+)
 @click.option(
     "--loads", default="", callback=_parse_loads, metavar="N,...", help="Jobs per hour. Default: the trace's own."
 )
 @click.option("--seeds", default="1", show_default=True, callback=_parse_seeds, help="As 1 or 1..3.")
-@click.option("--profiles", metavar="F", help="Throughputs of the models. Default: the shipped profiles.")
-@click.option("--format", "form", metavar="NAME", help="The trace's format, if it is not recognised.")
+@click.option(
+    "--profiles",
+    metavar="F",
+    shell_complete=complete_files,
+    help="Throughputs of the models. Default: the shipped profiles.",
+)
+@click.option(
+    "--format",
+    "form",
+    metavar="NAME",
+    shell_complete=complete_formats,
+    help="The trace's format, if it is not recognised.",
+)
 @click.option("--round", "period", default=300.0, show_default=True, metavar="SECONDS", help="Length of a round.")
 @early_option
 @click.option("--overhead", default=60.0, show_default=True, metavar="SECONDS", help="Time that a restart costs a job.")

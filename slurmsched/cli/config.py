@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import click
@@ -11,6 +11,7 @@ from slurmsched.backends.slurm.sbatch_options import options_by_group
 from slurmsched.cli.cluster import cluster_size, connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.parameters import completion
 from slurmsched.daemon.metric_definitions import metrics_by_group
 from slurmsched.installation import template_values
 from slurmsched.policies.policies import settings_problem
@@ -107,8 +108,12 @@ def _parse_assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _offered_templates(_invocation: Invocation) -> Iterator[tuple[str, str]]:
+    return ((name.removesuffix(".j2"), "") for name in template_names())
+
+
 @click.command()
-@click.argument("template", required=False)
+@click.argument("template", required=False, shell_complete=completion(_offered_templates))
 @click.option(
     "--set", "given", type=_parse_assignment, multiple=True, metavar="NAME=VALUE", help="A value for the template."
 )

@@ -11,7 +11,7 @@ import click
 from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import json_option, print_json
-from slurmsched.cli.parameters import parse_job_ids, user_name
+from slurmsched.cli.parameters import complete_jobs, parse_job_ids, user_name
 from slurmsched.daemon.cleanup import ReleaseResult, no_scheduler_alive, open_store_if_usable, release_all
 from slurmsched.model import JobId, Outcome, Result, SynschedError
 from slurmsched.model.reasons import pluralise
@@ -66,7 +66,7 @@ def resume(invocation: Invocation) -> None:
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, type=parse_job_ids, metavar="[JOBID...]")
+@click.argument("jobs", nargs=-1, type=parse_job_ids, metavar="[JOBID...]", shell_complete=complete_jobs)
 @click.option("--if-stale", is_flag=True, help="Only if no scheduler runs any more.")
 @json_option
 @click.pass_obj

@@ -9,20 +9,10 @@ import click
 from rich.console import RenderableType
 
 from slurmsched.backends.protocol import BackendError
-from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.parameters import parse_job_ids, user_name
+from slurmsched.cli.parameters import complete_jobs, parse_job_ids, user_name
 from slurmsched.model import Explanation, IdleGpus, JobId
-from slurmsched.report.advice import (
-    NothingLearntError,
-    advice_view,
-    advise_job,
-    advise_user,
-    idle_now,
-    week_summary,
-    week_view,
-)
 from slurmsched.report.job_view import (
     JobNotSeenError,
     expand_array,
@@ -32,14 +22,13 @@ from slurmsched.report.job_view import (
     job_history,
 )
 from slurmsched.report.tables import safe_line
-from slurmsched.rounds.explainer import explain_unseen
 from slurmsched.store.read_only import ReadOnlyStore
 
 T = TypeVar("T")
 
 
 @click.command()
-@click.argument("jobs", type=parse_job_ids, metavar="JOBID[,JOBID...]")
+@click.argument("jobs", type=parse_job_ids, metavar="JOBID[,JOBID...]", shell_complete=complete_jobs)
 @json_option
 @click.pass_obj
 def explain(invocation: Invocation, *, jobs: tuple[JobId, ...], as_json: bool) -> None:
@@ -72,7 +61,7 @@ def _parse_subject(value: str) -> str | tuple[JobId, ...]:
 
 
 @click.command()
-@click.argument("subject", type=_parse_subject, required=False, metavar="[USER|JOBID]")
+@click.argument("subject", type=_parse_subject, required=False, metavar="[USER|JOBID]", shell_complete=complete_jobs)
 @json_option
 @click.pass_obj
 def advise(invocation: Invocation, *, subject: str | tuple[JobId, ...] | None, as_json: bool) -> None:
@@ -89,22 +78,26 @@ def advise(invocation: Invocation, *, subject: str | tuple[JobId, ...] | None, a
       synsched advise alice
       synsched advise 1234
     """
+    from slurmsched.report import advice  # noqa: PLC0415 (numpy: `explain` and `history` start without it)
+
     idle: tuple[IdleGpus, ...] = ()
     with invocation.open_runs() as (store, everyone):
         now, caller = invocation.now(), user_name()
         if subject is None and everyone:
-            week = week_summary(store, now)
-            _print(week, week_view(week), as_json)
+            week = advice.week_summary(store, now)
+            _print(week, advice.week_view(week), as_json)
             return
         if subject is None or isinstance(subject, str):
             user = subject or caller
             if user != caller and not everyone:
-                raise NothingLearntError(f"what was learnt of {user} is shown to {user} and to administrators alone")
-            idle = idle_now(store, now, user)
-            works = advise_user(store, user, now, required=not idle)
+                raise advice.NothingLearntError(
+                    f"what was learnt of {user} is shown to {user} and to administrators alone"
+                )
+            idle = advice.idle_now(store, now, user)
+            works = advice.advise_user(store, user, now, required=not idle)
         else:
-            works = tuple(advise_job(store, job, now) for job in subject)
-    _print({"works": works, "idle": idle}, advice_view(works, now, idle), as_json)
+            works = tuple(advice.advise_job(store, job, now) for job in subject)
+    _print({"works": works, "idle": idle}, advice.advice_view(works, now, idle), as_json)
 
 
 def _print(data: object, view: RenderableType, as_json: bool) -> None:
@@ -115,7 +108,7 @@ def _print(data: object, view: RenderableType, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("jobs", type=parse_job_ids, metavar="JOBID[,JOBID...]")
+@click.argument("jobs", type=parse_job_ids, metavar="JOBID[,JOBID...]", shell_complete=complete_jobs)
 @click.option("--commands", is_flag=True, help="Also the exact Slurm commands that were run.")
 @json_option
 @click.pass_obj
@@ -157,6 +150,9 @@ def _explain_now(
     invocation: Invocation, store: ReadOnlyStore, unknown: Iterable[JobId]
 ) -> dict[JobId, tuple[Explanation, ...]]:
     """Return what Slurm shows this user of the jobs now: those that are not managed, or that no round has seen."""
+    from slurmsched.cli.cluster import connect_backend  # noqa: PLC0415 (numpy: only where the database does not tell)
+    from slurmsched.rounds.explainer import explain_unseen  # noqa: PLC0415 (as above)
+
     settings, last = invocation.settings, store.last_round()
     try:
         snapshot = connect_backend(settings).observe()

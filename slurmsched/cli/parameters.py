@@ -1,19 +1,24 @@
-"""Parsers of option values in Slurm's notation, for click's `type=`, and options that override the settings."""
+"""Parsers of option values in Slurm's notation, for click's `type=`, what a shell completes of them, for its
+`shell_complete=`, and options that override the settings."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stderr, suppress
+from dataclasses import fields, replace
+from io import StringIO
 from pwd import getpwuid
 from typing import Any, Final, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
+from slurmsched.cli.invocation import Invocation
 from slurmsched.model import JobId
 from slurmsched.model.hints import parse_duration
-from slurmsched.settings.definition import Mode, Settings
+from slurmsched.settings.definition import Mode, PolicySettings, Settings
 
 MAX_ARRAY_TASKS: Final = 10_000
 """Most tasks that one bracket may expand to."""
@@ -120,14 +125,105 @@ def _expand_array(part: str) -> Iterator[JobId]:
 
 MODE_CHOICE: Final = click.Choice([mode.value for mode in Mode])
 
+MAX_COMPLETED: Final = 1000
+"""Most values that a shell is offered."""
+
+Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+OfferedValues = Callable[[Invocation], Iterable[tuple[str, str]]]
+"""Finds the values of a parameter, each with what it means."""
+
+
+def completion(offered: OfferedValues, *, of_list: bool = False) -> Completion:
+    """Returns what a shell completes of a parameter: the values that begin as typed, of a list its last entry.
+
+    Whatever goes wrong, a TAB prints nothing, and offers nothing then.
+    """
+
+    def complete(context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+        before, comma, begun = typed.rpartition(",") if of_list else ("", "", typed)
+        found: list[CompletionItem] = []
+        with suppress(Exception), redirect_stderr(StringIO()):
+            invocation = context.find_object(Invocation) or Invocation(context.find_root().params.get("config"))
+            for value, meaning in offered(invocation):
+                if value.startswith(begun) and f"{value}{meaning}".isprintable() and len(found) < MAX_COMPLETED:
+                    found.append(CompletionItem(f"{before}{comma}{value}", help=meaning))
+        return found
+
+    return complete
+
+
+def complete_files(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Lets the shell complete the name of a file."""
+    return [CompletionItem(typed, type="file")]
+
+
+def _offered_jobs(invocation: Invocation) -> Iterator[tuple[str, str]]:
+    """Yields the managed jobs as of the last round, from our own files; the caller's alone if there are any."""
+    with invocation.open_readable() as store:
+        jobs = store.jobs()
+    caller = user_name()
+    for job in [job for job in jobs if job.owner == caller] or jobs:
+        yield job.id, f"{job.owner} {job.state.value}"
+
+
+def _offered_users(invocation: Invocation) -> Iterator[tuple[str, str]]:
+    with invocation.open_readable() as store:
+        yield from ((user, "") for user in sorted({job.owner for job in store.jobs()}))
+
+
+def _offered_partitions(invocation: Invocation) -> Iterator[tuple[str, str]]:
+    nodes = invocation.status().nodes
+    yield from ((name, "") for name in sorted({name for node in nodes for name in node.partitions}))
+
+
+def _offered_gpu_types(invocation: Invocation) -> Iterator[tuple[str, str]]:
+    nodes = invocation.status().nodes
+    yield from ((kind, "") for kind in sorted({gpu.type for node in nodes for gpu in node.gpus}) if kind)
+
+
+def _offered_policies(_invocation: Invocation) -> Iterator[tuple[str, str]]:
+    from slurmsched.policies.policies import POLICIES  # noqa: PLC0415 (numpy: slow for commands that only read)
+
+    yield from ((name, row.summary) for name, row in POLICIES.items())
+
+
+def _offered_orders(_invocation: Invocation) -> Iterator[tuple[str, str]]:
+    choices = next(item.metadata["choices"] for item in fields(PolicySettings) if item.name == "order")
+    yield from ((order, "") for order in choices)
+
+
+def _offered_formats(_invocation: Invocation) -> Iterator[tuple[str, str]]:
+    from slurmsched.traces.formats.registry import TRACE_FORMATS  # noqa: PLC0415 (only commands on traces need it)
+
+    return ((name, "") for name in TRACE_FORMATS)
+
+
+complete_jobs: Final = completion(_offered_jobs, of_list=True)
+complete_users: Final = completion(_offered_users, of_list=True)
+complete_partitions: Final = completion(_offered_partitions, of_list=True)
+complete_gpu_types: Final = completion(_offered_gpu_types)
+complete_policies: Final = completion(_offered_policies, of_list=True)
+complete_orders: Final = completion(_offered_orders)
+complete_formats: Final = completion(_offered_formats)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def policy_options(command: F) -> F:
     """Adds `--system` and `--order` to a command."""
     for option in (
-        click.option("--order", metavar="NAME", help="Use this job order instead of policy.order."),
-        click.option("--system", metavar="NAME", help="Use this policy instead of policy.system."),
+        click.option(
+            "--order",
+            metavar="NAME",
+            shell_complete=complete_orders,
+            help="Use this job order instead of policy.order.",
+        ),
+        click.option(
+            "--system",
+            metavar="NAME",
+            shell_complete=complete_policies,
+            help="Use this policy instead of policy.system.",
+        ),
     ):
         command = option(command)
     return command

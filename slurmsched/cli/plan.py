@@ -22,6 +22,7 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import (
     MODE_CHOICE,
+    complete_jobs,
     parse_job_ids,
     parse_seconds,
     policy_options,
@@ -129,7 +130,7 @@ def plan(
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, type=parse_job_ids, metavar="[JOBID[,JOBID...]]")
+@click.argument("jobs", nargs=-1, type=parse_job_ids, metavar="[JOBID[,JOBID...]]", shell_complete=complete_jobs)
 @click.option(
     "--from",
     "recording",

@@ -15,7 +15,7 @@ from slurmsched.backends.slurm import submission
 from slurmsched.cli.cluster import configured_knowledge, connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.parameters import parse_cpu_points, parse_gpus, parse_mebibyte_list, parse_seconds
+from slurmsched.cli.parameters import complete_files, parse_cpu_points, parse_gpus, parse_mebibyte_list, parse_seconds
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.optimistic_profiling import profiling_accuracy
 from slurmsched.knowledge.published import load_knowledge
@@ -51,7 +51,14 @@ class NoGpuError(SynschedError):
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="JSON file to write the profile to.")
 @json_option
-@click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, required=True, metavar="[SBATCH OPTIONS] SCRIPT [ARGS]")
+@click.argument(
+    "sbatch",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    required=True,
+    metavar="[SBATCH OPTIONS] SCRIPT [ARGS]",
+    shell_complete=complete_files,
+)
 @click.pass_obj
 def run(
     invocation: Invocation,
@@ -139,7 +146,10 @@ def _print_trial(request: TrialRequest, rate: float) -> None:
 
 
 _PROFILES_OPTION = click.option(
-    "--profiles", metavar="F", help="A file in our format or Synergy's. Default: policy.profiles."
+    "--profiles",
+    metavar="F",
+    shell_complete=complete_files,
+    help="A file in our format or Synergy's. Default: policy.profiles.",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
 from slurmsched import __version__
 from slurmsched.cli.commands import COMMANDS, CommandEntry
@@ -19,6 +21,17 @@ from slurmsched.model import SynschedError
 
 EXIT_INTERRUPTED: Final = 130
 """128 + SIGINT, as shells count it."""
+EXIT_STATUS: Final = {
+    0: "done",
+    1: "failed",
+    2: "wrong usage",
+    3: "blocked by the mode, a pause or missing permissions",
+    EXIT_INTERRUPTED: "interrupted",
+}
+COMPLETION_VARIABLE: Final = "_SYNSCHED_COMPLETE"
+"""Set by the completion of a shell, which asks for the words that may follow."""
+COMPLETION_SECONDS: Final = 5.0
+"""Nobody waits longer for a TAB."""
 
 _ENTRY_BY_NAME: Final = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
 
@@ -32,6 +45,12 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         entry = _ENTRY_BY_NAME.get(cmd_name)
         return None if entry is None else _import_command(entry, cmd_name)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Returns the commands that begin as typed, without importing any, or the options."""
+        commands = (item for item in _ENTRY_BY_NAME.items() if item[0].startswith(incomplete))
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=entry.summary) for name, entry in commands), *options]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -56,6 +75,8 @@ class LazyGroup(click.Group):
         **extra: Any,
     ) -> Any:
         """Runs the command. Unlike click's, prints an error as one line that says what to do."""
+        if COMPLETION_VARIABLE in os.environ:
+            signal.setitimer(signal.ITIMER_REAL, COMPLETION_SECONDS)  # the kernel ends us, even in a hanging read
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
@@ -70,6 +91,17 @@ class LazyGroup(click.Group):
         except (click.Abort, KeyboardInterrupt):
             sys.exit(EXIT_INTERRUPTED)
         sys.exit(result if isinstance(result, int) else 0)
+
+
+class OptionValueBash(BashComplete):
+    """Completion for bash, which has taken `--order=las` apart into three words."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        words, typed = super().get_completion_args()
+        return words[:-1] if words[-1:] == ["="] else words, typed
+
+
+add_completion_class(OptionValueBash)
 
 
 def _import_command(entry: CommandEntry, name: str) -> click.Command:
@@ -109,7 +141,8 @@ def main(ctx: click.Context, config: Path | None) -> None:
       synsched explain 1234      one job in full
       synsched run --once        one round, for cron
 
-    Exit status: 0 done, 1 failed, 2 wrong usage, 3 blocked by the mode, a pause or missing permissions.
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 blocked by the mode, a pause or missing permissions, 130
+    interrupted.
     """
     if ctx.obj is None:
         ctx.obj = Invocation(config)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
+from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import check_page_file, console, json_option, print_json, with_progress, write_page
-from slurmsched.cli.parameters import parse_seeds
+from slurmsched.cli.parameters import complete_files, complete_orders, complete_policies, completion, parse_seeds
 from slurmsched.experiments.experiment import (
     ExperimentError,
     ExperimentSetup,
@@ -36,8 +38,12 @@ def _parse_seeds(_context: click.Context, _parameter: click.Parameter, value: st
 _EXPERIMENT_LIST = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in EXPERIMENTS.items())
 
 
+def _offered_experiments(_invocation: Invocation) -> Iterator[tuple[str, str]]:
+    return ((name, entry.summary) for name, entry in EXPERIMENTS.items())
+
+
 @click.command(epilog="\b\nExperiments:\n" + _EXPERIMENT_LIST)
-@click.argument("name", metavar="EXPERIMENT", required=False)
+@click.argument("name", metavar="EXPERIMENT", required=False, shell_complete=completion(_offered_experiments))
 @click.option("--all", "everything", is_flag=True, help="Measure what is missing of all figures, and write their page.")
 @click.option("--keep", is_flag=True, help="Keep the rows for --all.")
 @click.option(
@@ -60,16 +66,33 @@ _EXPERIMENT_LIST = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in 
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep the result of each single run in this folder, and take those of an unchanged program and data from it.",
 )
-@click.option("--trace", metavar="FILE", help="synergy-replay: the trace.")
-@click.option("--order", metavar="NAME", help="synergy-replay: fifo, srtf, las or ftf.")
+@click.option("--trace", metavar="FILE", shell_complete=complete_files, help="synergy-replay: the trace.")
+@click.option("--order", metavar="NAME", shell_complete=complete_orders, help="synergy-replay: fifo, srtf, las or ftf.")
 @click.option("--round", metavar="SECONDS", help="synergy-replay: length of a round.")
-@click.option("--profiles", metavar="FILE", help="synergy-replay: profiles, in the data set's format.")
+@click.option(
+    "--profiles",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="synergy-replay: profiles, in the data set's format.",
+)
 @click.option("--variant", metavar="NAME", help="fgd-variant: gpushare100, multigpu20 or gpuspec10.")
-@click.option("--pods", metavar="FILE", help="fgd-variant: a list of pods in that format.")
-@click.option("--vectors", metavar="FILE", help="gavel-vectors: the test cases. Default: those of the data set.")
+@click.option(
+    "--pods", metavar="FILE", shell_complete=complete_files, help="fgd-variant: a list of pods in that format."
+)
+@click.option(
+    "--vectors",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="gavel-vectors: the test cases. Default: those of the data set.",
+)
 @click.option("--workloads", metavar="NAME,...", help="mixed: drawn, parts, openb, philly, itp.")
 @click.option("--loads", metavar="N,...", help="mixed: of 1, which keeps all GPUs busy.")
-@click.option("--policies", metavar="P,...", help="mixed: as NAME or NAME/ORDER, or a variant such as hadar-tune.")
+@click.option(
+    "--policies",
+    metavar="P,...",
+    shell_complete=complete_policies,
+    help="mixed: as NAME or NAME/ORDER, or a variant such as hadar-tune.",
+)
 @click.option("--knowledge", metavar="NAME,...", help="mixed: perfect, or what a site knows.")
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), help="mixed: write a report with plots to this file."

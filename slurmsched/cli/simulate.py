@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from slurmsched.cli.output import console, json_option, print_json, progress_reporter
+from slurmsched.cli.parameters import complete_files, complete_formats, complete_orders, complete_policies
 from slurmsched.model import encode
 from slurmsched.report.comparison import figures_view
 from slurmsched.settings.definition import RoundSettings
@@ -41,12 +42,47 @@ early_option: Final = click.option(
 
 
 @click.command()
-@click.option("--cluster", required=True, metavar="C", help="TYPE:NODESxGPUS[:CPUS[:MEMORY]],... or a file.")
-@click.option("--trace", required=True, metavar="T", help="A file, or a workload such as synergy:400@6.")
-@click.option("--policy", required=True, metavar="P", help="A policy, as NAME or NAME/ORDER; slurm has no rounds.")
-@click.option("--order", default="las", show_default=True, help="fifo, srtf, las or ftf, if P has none.")
-@click.option("--profiles", metavar="F", help="Throughputs of the models. Default: the shipped profiles.")
-@click.option("--format", "form", metavar="NAME", help="The trace's format, if it is not recognised.")
+@click.option(
+    "--cluster",
+    required=True,
+    metavar="C",
+    shell_complete=complete_files,
+    help="TYPE:NODESxGPUS[:CPUS[:MEMORY]],... or a file.",
+)
+@click.option(
+    "--trace",
+    required=True,
+    metavar="T",
+    shell_complete=complete_files,
+    help="A file, or a workload such as synergy:400@6.",
+)
+@click.option(
+    "--policy",
+    required=True,
+    metavar="P",
+    shell_complete=complete_policies,
+    help="A policy, as NAME or NAME/ORDER; slurm has no rounds.",
+)
+@click.option(
+    "--order",
+    default="las",
+    show_default=True,
+    shell_complete=complete_orders,
+    help="fifo, srtf, las or ftf, if P has none.",
+)
+@click.option(
+    "--profiles",
+    metavar="F",
+    shell_complete=complete_files,
+    help="Throughputs of the models. Default: the shipped profiles.",
+)
+@click.option(
+    "--format",
+    "form",
+    metavar="NAME",
+    shell_complete=complete_formats,
+    help="The trace's format, if it is not recognised.",
+)
 @click.option("--round", "period", default=300.0, show_default=True, metavar="SECONDS", help="Length of a round.")
 @early_option
 @click.option("--overhead", default=60.0, show_default=True, metavar="SECONDS", help="Time that a restart costs a job.")

@@ -14,7 +14,13 @@ from rich.live import Live
 
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import check_page_file, console, json_option, print_json, write_page
-from slurmsched.cli.parameters import parse_mebibytes, split_names
+from slurmsched.cli.parameters import (
+    complete_gpu_types,
+    complete_partitions,
+    complete_users,
+    parse_mebibytes,
+    split_names,
+)
 from slurmsched.daemon.process import step_back
 from slurmsched.model import JobState
 from slurmsched.report.free import DemandPerGpu, free_capacity, free_view
@@ -25,9 +31,25 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("-u", "--user", "users", type=split_names, default="", metavar="LIST", help="Only jobs of these users.")
 @click.option(
-    "-p", "--partition", "partitions", type=split_names, default="", metavar="LIST", help="Only these partitions."
+    "-u",
+    "--user",
+    "users",
+    type=split_names,
+    default="",
+    metavar="LIST",
+    shell_complete=complete_users,
+    help="Only jobs of these users.",
+)
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=split_names,
+    default="",
+    metavar="LIST",
+    shell_complete=complete_partitions,
+    help="Only these partitions.",
 )
 @click.option("-n", "--noheader", is_flag=True, help="Print only the jobs, without headings.")
 @click.option("--nodes", "every_node", is_flag=True, help="Draw every node, however many there are.")
@@ -117,9 +139,16 @@ def _watch(invocation: Invocation, view: Callable[[], RenderableType], interval:
 
 
 @click.command()
-@click.option("--gpu", "gpu_type", metavar="TYPE", help="Only GPUs of this type.")
+@click.option("--gpu", "gpu_type", metavar="TYPE", shell_complete=complete_gpu_types, help="Only GPUs of this type.")
 @click.option(
-    "-p", "--partition", "partitions", type=split_names, default="", metavar="LIST", help="Only these partitions."
+    "-p",
+    "--partition",
+    "partitions",
+    type=split_names,
+    default="",
+    metavar="LIST",
+    shell_complete=complete_partitions,
+    help="Only these partitions.",
 )
 @click.option(
     "--cpus-per-gpu", type=click.IntRange(min=1), default=1, metavar="N", help="CPUs that each GPU needs. Default: 1."

@@ -12,6 +12,7 @@ import click
 from slurmsched.backends.slurm import submission
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import json_option
+from slurmsched.cli.parameters import complete_files
 from slurmsched.model import parse_hints
 
 _SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -31,7 +32,14 @@ _SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_ar
 @click.option("--print", "only_print", is_flag=True, help="Print the sbatch command instead of running it.")
 @click.option("--dry-run", is_flag=True, help="Tell when it would start and end, and submit nothing.")
 @json_option
-@click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, required=True, metavar="[SBATCH OPTIONS] SCRIPT [ARGS]")
+@click.argument(
+    "sbatch",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    required=True,
+    metavar="[SBATCH OPTIONS] SCRIPT [ARGS]",
+    shell_complete=complete_files,
+)
 @click.pass_obj
 def submit(
     invocation: Invocation,

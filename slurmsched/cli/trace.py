@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.parameters import complete_files
 from slurmsched.report.profiles import formats_view, skipped_lines, trace_view
 from slurmsched.simulation.inputs import load_trace
 from slurmsched.traces.formats.native import to_csv
@@ -18,7 +19,10 @@ _FORMAT_OPTION = click.option(
     "--format", "form", type=click.Choice(list(TRACE_FORMATS)), help="Its format, if not recognised."
 )
 _PROFILES_OPTION = click.option(
-    "--profiles", metavar="F", help="Synergy's profiles.json, for traces that count iterations."
+    "--profiles",
+    metavar="F",
+    shell_complete=complete_files,
+    help="Synergy's profiles.json, for traces that count iterations.",
 )
 _OUT_OPTION = click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
 
@@ -35,7 +39,7 @@ def trace() -> None:
 
 
 @trace.command("import")
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_files)
 @_FORMAT_OPTION
 @_PROFILES_OPTION
 @_OUT_OPTION
@@ -70,7 +74,7 @@ def generate_(*, name: str, jobs: int, rate: float, seed: int, fork: int, out: P
 
 
 @trace.command("show")
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_files)
 @_FORMAT_OPTION
 @_PROFILES_OPTION
 @json_option

@@ -302,17 +302,20 @@ def check_hook(output: str) -> Finding:
 
 
 UNIT: Final = Path("/etc/systemd/system/synsched.service")
+PACKAGED_UNIT: Final = Path("/usr/lib/systemd/system/synsched.service")
 _SETTING: Final = "ReadWritePaths="
 
 
-def check_unit(settings: Settings, path: Path = UNIT) -> Iterator[Finding]:
-    """Whether the unit at `path` lets the daemon write to the paths in the settings; nothing without a unit."""
+def check_unit(settings: Settings, own: Path = UNIT, packaged: Path = PACKAGED_UNIT) -> Iterator[Finding]:
+    """Whether the unit lets the daemon write to the paths in the settings: the site's `own`, else that of the package;
+    nothing without a unit."""
+    path = own if own.exists() else packaged
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return
     if "ProtectSystem=strict" not in text:
-        yield problem("unit", f"{path} does not protect the host from the daemon", _remedy(path))
+        yield problem("unit", f"{path} does not protect the host from the daemon", _remedy(own))
         return
     allowed = tuple(_writable_paths(text))
     missing = [
@@ -321,7 +324,7 @@ def check_unit(settings: Settings, path: Path = UNIT) -> Iterator[Finding]:
         if not any(PurePosixPath(folder).is_relative_to(base) for base in allowed)
     ]
     if missing:
-        yield problem("unit", f"{path} does not let the daemon write to {', '.join(missing)}", _remedy(path))
+        yield problem("unit", f"{path} does not let the daemon write to {', '.join(missing)}", _remedy(own))
     else:
         yield ok("unit", f"{path} lets the daemon write to all paths in the settings")
 

@@ -18,7 +18,7 @@ from typing import Final
 HINT_PREFIX: Final = "synsched:"
 MAX_HINT_LENGTH: Final = 256
 _MAX_SHOWN: Final = 24
-_MARKS: Final = ("held", "left")
+MARKS: Final = ("held", "left")
 """Keys that only the hook writes; it puts a comma between a bare `synsched:` of the owner and its mark."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,63}\Z")
@@ -101,23 +101,23 @@ def parse_hints(comment: str) -> Hints:
     if len(word) > MAX_HINT_LENGTH:
         return Hints(given=True, problems=(f"hint longer than {MAX_HINT_LENGTH} characters: ignored",))
     items = word.removeprefix(HINT_PREFIX).split(",")
-    marks_only = all(item.partition("=")[0] in _MARKS for item in items)
+    marks_only = all(item.partition("=")[0] in MARKS for item in items)
     hints, seen, problems = Hints(given=True, marks_only=marks_only), set[str](), list[str]()
     for item in items:
         key, separator, value = item.partition("=")
         if not item:
             continue
-        if key not in _HINT_KEYS:
-            problems.append(f"unknown hint {_printable(key)}: known are {', '.join(_HINT_KEYS)}")
+        if key not in HINT_KEYS:
+            problems.append(f"unknown hint {_printable(key)}: known are {', '.join(HINT_KEYS)}")
         elif not separator or not value:
-            problems.append(f"hint {key} has no value: write {key}={_HINT_KEYS[key].expected}")
+            problems.append(f"hint {key} has no value: write {key}={HINT_KEYS[key].expected}")
         elif key in seen:
             problems.append(f"hint {key} given twice: the first counts")
         else:
             seen.add(key)
-            changed = _HINT_KEYS[key].parse(hints, value)
+            changed = HINT_KEYS[key].parse(hints, value)
             if changed is None:
-                problems.append(f"hint {key}={_printable(value)}: expected {_HINT_KEYS[key].expected}")
+                problems.append(f"hint {key}={_printable(value)}: expected {HINT_KEYS[key].expected}")
             else:
                 hints = changed
     return replace(hints, problems=tuple(problems))
@@ -144,7 +144,7 @@ def render_hints(hints: Hints) -> str:
         "left": hints.left,
     }
     items = [f"{key}={value}" for key, value in values.items() if value is not None]
-    bare = bool(items) and not hints.marks_only and all(item.partition("=")[0] in _MARKS for item in items)
+    bare = bool(items) and not hints.marks_only and all(item.partition("=")[0] in MARKS for item in items)
     return HINT_PREFIX + ",".join(["", *items] if bare else items)
 
 
@@ -155,8 +155,15 @@ def _printable(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _HintKey:
+class HintKey:
+    """A hint: the form of its value for messages, what it means with an example for the reference, and its parser.
+
+    Text between backticks in `meaning` is literal. The parser returns None for a value that is wrong.
+    """
+
     expected: str
+    meaning: str
+    example: str
     parse: Callable[[Hints, str], Hints | None]
 
 
@@ -218,18 +225,70 @@ def _parse_left(hints: Hints, value: str) -> Hints | None:
     return replace(hints, left=value) if _NAME.match(value) else None
 
 
-_HINT_KEYS: Final[dict[str, _HintKey]] = {
-    "model": _HintKey("a name such as resnet50", _parse_model),
-    "task": _HintKey("image, language, speech or another profiled task", _parse_task),
-    "ckpt": _HintKey("usr1, usr2, term, int, hup or none, with @TIME for its lead, as usr1@60", _parse_checkpoint),
-    "duration": _HintKey("a time such as 90m or 2h", _parse_expected_duration),
-    "move": _HintKey("yes or no", _parse_move),
-    "pack": _HintKey("yes or no", _parse_pack),
-    "gpumem": _HintKey("the memory that it uses of a GPU, as 12g or 9000m", _parse_gpu_memory),
-    "mem": _HintKey("tune or keep", _parse_memory),
-    "cpus": _HintKey("tune or keep", _parse_cpus),
-    "fork": _HintKey("the steps of the whole job, as 50000", _parse_fork),
-    "idle": _HintKey("last", _parse_idle),
-    "held": _HintKey("hook", _parse_held),
-    "left": _HintKey("an option of sbatch", _parse_left),
+HINT_KEYS: Final[dict[str, HintKey]] = {
+    "model": HintKey(
+        "a name such as resnet50", "the model, by which its speed is known", "model=resnet50", _parse_model
+    ),
+    "task": HintKey(
+        "image, language, speech or another profiled task",
+        "its kind (`image`, `language`, `speech`), for a model that nobody profiled",
+        "task=image",
+        _parse_task,
+    ),
+    "ckpt": HintKey(
+        "usr1, usr2, term, int, hup or none, with @TIME for its lead, as usr1@60",
+        "the signal that makes it write a checkpoint (`usr1`, `usr2`, `term`, `int`, `hup`, or `none`), and the time it"
+        " needs",
+        "ckpt=usr1@60",
+        _parse_checkpoint,
+    ),
+    "duration": HintKey("a time such as 90m or 2h", "how long it runs, about", "duration=6h", _parse_expected_duration),
+    "move": HintKey("yes or no", "`no` keeps it where it is once it runs", "move=no", _parse_move),
+    "pack": HintKey(
+        "yes or no",
+        "`no` keeps its GPUs to itself, `yes` lets one other job of as many GPUs use them too; on Slurm that takes half"
+        " a GPU's shards, which say `yes` by themselves",
+        "pack=no",
+        _parse_pack,
+    ),
+    "gpumem": HintKey(
+        "the memory that it uses of a GPU, as 12g or 9000m",
+        "the most memory that it uses of one GPU: two jobs that need more together than a GPU of that type has never"
+        " share one",
+        "gpumem=12g",
+        _parse_gpu_memory,
+    ),
+    "mem": HintKey(
+        "tune or keep",
+        "`tune`: the memory asked for is a cache and may shrink; `keep` (the default): it is a need",
+        "mem=tune",
+        _parse_memory,
+    ),
+    "cpus": HintKey(
+        "tune or keep",
+        "`tune`: fewer CPUs than asked for will do, where its speed was measured; `keep`: exactly what was asked for."
+        " Without it a job has fewer only where earlier runs left them idle, or where it has `ckpt` and earlier runs of"
+        " the same work are known; and it may have more",
+        "cpus=tune",
+        _parse_cpus,
+    ),
+    "fork": HintKey(
+        "the steps of the whole job, as 50000",
+        "the tasks of this array are copies of one job that has so many steps",
+        "fork=50000",
+        _parse_fork,
+    ),
+    "idle": HintKey(
+        "last",
+        "`last`: while a GPU of it is idle for long, others may preempt it first, where the site looks at that",
+        "idle=last",
+        _parse_idle,
+    ),
+    "held": HintKey("hook", "the hook holds the job until a round starts it", "held=hook", _parse_held),
+    "left": HintKey(
+        "an option of sbatch",
+        "the job is left to plain Slurm for this option, which squeue does not show",
+        "left=batch",
+        _parse_left,
+    ),
 }

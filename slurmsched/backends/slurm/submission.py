@@ -31,7 +31,8 @@ from slurmsched.backends.slurm.requests import parse_request, unmanageable_reaso
 from slurmsched.model import Job, JobId, Partition, Snapshot, parse_hints
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-_TEST_ONLY: Final = ("sbatch", "--test-only", "--ntasks=1", "--wrap=true")
+_TEST_ONLY: Final = ("sbatch", "--test-only", "--ntasks=1", "--time=1", "--wrap=true")
+"""With a time limit, which plug-ins of a site may ask for before ours is called."""
 _NOT_FOUND: Final = "no {} on PATH: install Slurm's commands, or set PATH"
 
 

@@ -119,7 +119,7 @@ def test_whatever_names_owners_give_lines_fit_the_window(site: Site) -> None:
 NOBODY = 65534
 AS_NOBODY = f"""
 import os, sys
-import slurmsched.cli.control, slurmsched.cli.job
+import slurmsched.cli.control, slurmsched.cli.job, slurmsched.report.advice
 from slurmsched.cli import main
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 main(sys.argv[1:], prog_name="synsched")

@@ -110,6 +110,6 @@ def test_a_wrong_settings_file_is_wrong_usage(site: Site) -> None:
 
 
 @pytest.mark.parametrize("slow", ["numpy", "scipy", "jinja2", "sqlite_utils"])
-def test_status_starts_without_what_it_does_not_need(slow: str) -> None:
-    code = f"import sys, slurmsched.cli.status; sys.exit({slow!r} in sys.modules)"
+def test_what_users_call_often_starts_without_what_it_does_not_need(slow: str) -> None:
+    code = f"import sys, slurmsched.cli.status, slurmsched.cli.job; sys.exit({slow!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -168,7 +168,7 @@ def test_a_job_that_waits_while_nobody_schedules_is_told_so(site: Site, monkeypa
     site.round(snapshot([node()], time=NOON))
     asked = job(5, hold=Hold.USER, hint="held=hook")
     shown = RecordedBackend([Recording(snapshot([node()], [asked], NOON + 3600))])
-    monkeypatch.setattr("slurmsched.cli.job.connect_backend", lambda _: shown)
+    monkeypatch.setattr("slurmsched.cli.cluster.connect_backend", lambda _: shown)
     (line,) = site.lines("explain", "5", columns=200)
     assert "job 5 waits for its first round: the last one ended" in line
     assert "synsched status" in line
@@ -182,7 +182,7 @@ def test_a_job_that_no_round_knows_is_explained_by_what_slurm_shows(
     site.configure('[manage]\npartitions = ["gpu"]\n')
     site.round(snapshot([node()], time=NOON))
     shown = RecordedBackend([Recording(snapshot([node()], [asked], NOON))])
-    monkeypatch.setattr("slurmsched.cli.job.connect_backend", lambda _: shown)
+    monkeypatch.setattr("slurmsched.cli.cluster.connect_backend", lambda _: shown)
     (line,) = site.lines(command, "5", columns=200)
     assert line.startswith(told)
 
@@ -201,7 +201,7 @@ def test_a_job_that_is_let_go_is_explained_as_the_round_explains_it(
     site.configure('[manage]\npartitions = ["gpu"]\n')
     site.round(snapshot([node()], time=NOON))
     seen = snapshot([node()], [asked], NOON)
-    monkeypatch.setattr("slurmsched.cli.job.connect_backend", lambda _: RecordedBackend([Recording(seen)]))
+    monkeypatch.setattr("slurmsched.cli.cluster.connect_backend", lambda _: RecordedBackend([Recording(seen)]))
     settings = Settings(manage=ManageSettings(partitions=("gpu",)))
     round_ = run_round(seen, SchedulerState(), settings, Knowledge(), Anyone())
     said = f"job {asked.id} {round_.unmanaged[asked.id].sentence}"

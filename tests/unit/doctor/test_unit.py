@@ -40,4 +40,13 @@ def test_a_unit_of_an_older_release_has_to_be_rendered_again(tmp_path: Path) -> 
 
 
 def test_a_site_without_systemd_hears_nothing_of_it(tmp_path: Path) -> None:
-    assert not list(check_unit(Settings(), tmp_path / "none"))
+    assert not list(check_unit(Settings(), tmp_path / "none", tmp_path / "none"))
+
+
+def test_without_a_unit_of_the_site_that_of_the_package_counts(tmp_path: Path) -> None:
+    packaged, own = installed(tmp_path, Settings()), tmp_path / "own.service"
+    (finding,) = check_unit(SHARED, own, packaged)
+    assert finding.sentence.startswith(f"{packaged} does not let the daemon write to ")
+    assert f"> {own}" in finding.remedy
+    (finding,) = check_unit(Settings(), own, packaged)
+    assert finding.verdict is Verdict.OK

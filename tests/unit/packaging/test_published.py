@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import configparser
-import fcntl
 import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -29,34 +27,6 @@ def locked() -> dict[str, list[Requirement]]:
         requirement = Requirement(line)
         found.setdefault(requirement.name, []).append(requirement)
     return found
-
-
-def built(folder: Path, umask: int) -> Path:
-    before = os.umask(umask)
-    try:
-        argv = [sys.executable, str(CHECKOUT / "release" / "dist.py"), str(folder)]
-        run = subprocess.run(argv, capture_output=True, text=True, check=False)
-    finally:
-        os.umask(before)
-    assert run.returncode == 0, run.stdout + run.stderr
-    return folder
-
-
-@pytest.fixture(scope="session")
-def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The last commit, built twice under different umasks; once for all processes that run tests."""
-    if not (CHECKOUT / ".git").exists():
-        pytest.skip("what is published is made from a commit, and this is no git checkout")
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    first, second, done = shared / "published-1", shared / "published-2", shared / "published"
-    with (shared / "published.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            built(first, 0o022)
-            built(second, 0o077)
-            done.touch()
-    return first, second
 
 
 def test_two_builds_of_a_commit_are_the_same_byte_for_byte(published: tuple[Path, Path]) -> None:

@@ -167,7 +167,7 @@ def test_a_hook_comes_as_it_is(name: str) -> None:
 def test_a_name_that_nobody_knows_is_told_with_those_there_are() -> None:
     with pytest.raises(
         RenderingError,
-        match=r"there is no template 'nothing': known are alerts.yml, compare-array.sh, comparison.html, flags.md",
+        match=r"there is no template 'nothing': known are alerts.yml, compare-array.sh, flags.md, grafana.json",
     ):
         render("nothing")
     with pytest.raises(RenderingError, match="no template"):

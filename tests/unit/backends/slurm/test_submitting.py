@@ -27,7 +27,7 @@ def test_a_rehearsal_queues_nothing_and_keeps_the_callers_environment(monkeypatc
 
     assert dry_run("synsched:x=1", "/etc/s.conf", 5.0, process) == "sbatch: synsched: unknown hint\n"
     assert seen == {
-        "argv": ["sbatch", "--test-only", "--ntasks=1", "--wrap=true", "--comment=synsched:x=1"],
+        "argv": ["sbatch", "--test-only", "--ntasks=1", "--time=1", "--wrap=true", "--comment=synsched:x=1"],
         "given": "",
         "timeout": 5.0,
         "zone": "Europe/Berlin",
