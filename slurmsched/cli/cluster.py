@@ -13,10 +13,10 @@ from slurmsched.backends.slurm import connect
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.doctor.slurm import parse_configuration
+from slurmsched.installation import DEFAULT_CLUSTER_SIZE, ClusterSize
 from slurmsched.knowledge import Knowledge, load_knowledge, shipped_profiles
 from slurmsched.model import SchedulerState, Snapshot
 from slurmsched.settings.definition import Settings
-from slurmsched.settings.memory import DEFAULT_CLUSTER_SIZE, ClusterSize
 from slurmsched.store.database import Database
 from slurmsched.store.errors import translate_sqlite_errors
 from slurmsched.store.finished_runs import FinishedRuns

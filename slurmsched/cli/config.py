@@ -10,13 +10,12 @@ from slurmsched.backends.slurm.sbatch_options import options_by_group
 from slurmsched.cli.cluster import cluster_size, connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.installation import template_values
+from slurmsched.installation import DEFAULT_CLUSTER_SIZE, template_values
 from slurmsched.policies.policies import settings_problem
 from slurmsched.report.tables import Column, Listing
 from slurmsched.rounds.guards import guards_problem
 from slurmsched.rounds.scope import scope_problem
 from slurmsched.settings.file import SettingsError, setting_rows
-from slurmsched.settings.memory import DEFAULT_CLUSTER_SIZE
 from slurmsched.template_files import render as rendered
 from slurmsched.template_files import template_names
 

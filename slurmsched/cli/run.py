@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import Final
 
 import click
@@ -12,12 +13,13 @@ from slurmsched.cli.cluster import cluster_size, scheduler_context
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import MODE_CHOICE, with_defragmentation, with_mode
+from slurmsched.daemon.log import DaemonLog, open_log
 from slurmsched.daemon.loop import run_daemon, run_once
 from slurmsched.daemon.process import limit_own_memory
 from slurmsched.daemon.scheduler import SchedulerContext
+from slurmsched.installation import process_memory
 from slurmsched.report.rounds import has_blocked_operation, round_view, worth_mailing
-from slurmsched.settings.definition import Mode
-from slurmsched.settings.memory import process_memory
+from slurmsched.settings.definition import Mode, Settings
 
 EXIT_BLOCKED: Final = 3
 
@@ -53,9 +55,9 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
     if not once:
         config = ("--config", str(invocation.config)) if invocation.config else ()
         forecast = (sys.executable, "-P", "-m", "slurmsched", *config, "forecast", "--background")
-        run_daemon(assemble, invocation.clock, os.environ, _log_line, keep_holds=keep_holds, forecast=forecast)
+        run_daemon(assemble, invocation.clock, os.environ, _open_log, keep_holds=keep_holds, forecast=forecast)
         return
-    report = run_once(assemble, invocation.clock, _log_line)
+    report = run_once(assemble, invocation.clock, partial(_open_log, once=True))
     if report is None:
         return
     used_mode, screen = with_mode(invocation.settings, mode).rounds.mode, console()
@@ -67,6 +69,6 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
         click.get_current_context().exit(EXIT_BLOCKED)
 
 
-def _log_line(message: str) -> None:
-    """Writes to standard error, which systemd sends to the journal and cron sends by mail."""
-    click.echo(f"synsched: {message}", err=True)
+def _open_log(settings: Settings, *, once: bool = False) -> DaemonLog:
+    """Returns the log that `daemon.log` asks for; cron sends what goes to standard error by mail."""
+    return open_log(settings, os.environ, sys.stderr, once=once)

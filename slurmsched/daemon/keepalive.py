@@ -96,6 +96,8 @@ class Keepalive:
         self.healthy = True
         self.mode = settings.rounds.mode
         self.totals = ""
+        self.closed: str | None = None
+        """Why nothing may be changed, as of the last heartbeat; None if it may."""
         self._heartbeat = HeartbeatFile(Path(settings.hook.heartbeat))
         self._rounds = settings.rounds
         self._hook_settings = render(
@@ -123,7 +125,8 @@ class Keepalive:
         self._last = self._clock.monotonic()
         if self._yields_to_rival():
             return
-        mode = self.mode.value if self._gate.closed_reason() is None else PAUSED
+        self.closed = self._gate.closed_reason()
+        mode = self.mode.value if self.closed is None else PAUSED
         self._heartbeat.write(
             self._clock.now(), mode, self._rounds.period, self._hook_settings + self.totals, ProcessIdentity.current()
         )

@@ -385,6 +385,16 @@ class DaemonSettings:
             " each job of MaxJobCount, plus 1/4 for each node"
         },
     )
+    log: str = field(
+        default="auto",
+        metadata={
+            "doc": (
+                "where the log goes: the systemd journal with fields, or standard error as text or as one JSON object"
+                " per line; auto takes the journal where systemd runs the daemon, else text"
+            ),
+            "choices": ("auto", "journal", "text", "json"),
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)

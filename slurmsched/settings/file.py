@@ -171,6 +171,13 @@ def setting_rows(loaded: LoadedSettings | None = None) -> tuple[SettingRow, ...]
     return tuple(row for table in settings_tables(loaded) for row in table.rows)
 
 
+def changed_settings(before: Settings, after: Settings) -> tuple[str, ...]:
+    """Returns the settings that differ, each as `rounds.mode = "enforce"` with its later value."""
+    was = {row.name: row.value for row in setting_rows(LoadedSettings(before))}
+    now = setting_rows(LoadedSettings(after))
+    return tuple(f"{row.name} = {row.value}" for row in now if row.value != was[row.name])
+
+
 def _setting_row(entry: Setting, loaded: LoadedSettings) -> SettingRow:
     value = getattr(getattr(loaded.settings, entry.section), entry.key)
     return SettingRow(

@@ -174,16 +174,19 @@ class StateStore:
         snapshot: Snapshot,
         managed: Collection[JobId],
         overview: ClusterOverview | None = None,
-    ) -> None:
-        """Record a poll: jobs and attained service, and within a round the overview of the nodes for `status`."""
+    ) -> tuple[JobEvent, ...]:
+        """Record a poll: jobs and attained service, and within a round the overview of the nodes for `status`; return
+        what happened to jobs since the last one."""
         with self._database.transaction():
-            record_events(self._database, round_id, update_jobs(self._database, snapshot, managed))
+            events = update_jobs(self._database, snapshot, managed)
+            record_events(self._database, round_id, events)
             AttainedService(self._database).record_runs(snapshot)
             if round_id is not None:
                 self._database.write(
                     "UPDATE rounds SET overview = ? WHERE id = ?",
                     (encode(overview or cluster_overview(snapshot)), round_id),
                 )
+        return events
 
     def record_decision(
         self,

@@ -20,18 +20,24 @@ from slurmsched.backends.simulated.events import Event
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatFile, HeartbeatRecord, ProcessIdentity
 from slurmsched.daemon.keepalive import SystemdNotifier
 from slurmsched.daemon.lock import AlreadyRunningError, exclusive_lock
+from slurmsched.daemon.log import DaemonLog
 from slurmsched.daemon.loop import DaemonLoop, RoundsSkippedError, run_daemon, run_once
 from slurmsched.daemon.process import SignalRequests
 from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.model import AccountedRun, Node, NodeState, Request, RunEnd, Snapshot
-from slurmsched.settings.definition import Mode
+from slurmsched.settings.definition import Mode, Settings
 from slurmsched.settings.file import SettingsError
 from slurmsched.store.errors import FullStoreError
 from slurmsched.store.finished_runs import AccountingCursor
 from slurmsched.store.publication import DocumentKind, ask_to_forget, read_published
 from tests.builders import node
 from tests.unit.daemon.hiding import Hiding
-from tests.unit.daemon.world import PERIOD, START, World
+from tests.unit.daemon.world import PERIOD, START, World, log_to
+
+
+def quiet(_settings: Settings) -> DaemonLog:
+    return DaemonLog()
+
 
 NODE_UP = SimulatedEventKind.NODE_UP
 
@@ -66,6 +72,7 @@ class Running:
     requests: SignalRequests = field(default_factory=SignalRequests)
     said: list[str] = field(default_factory=list)
     assemble: Callable[[], SchedulerContext] | None = None
+    log: DaemonLog | None = None
 
     def run(self, seconds: float, *, keep_holds: bool = False) -> None:
         """So long, then SIGTERM."""
@@ -77,7 +84,7 @@ class Running:
             self.clock,
             requests=self.requests,
             systemd=SystemdNotifier({}),
-            log=self.said.append,
+            log=self.log or log_to(self.said),
         )
         loop.run(keep_holds=keep_holds)
 
@@ -370,7 +377,7 @@ def test_a_reload_takes_new_settings_without_a_restart(tmp_path: Path) -> None:
     seen: list[set[str]] = []
     daemon.clock.after(350.0, lambda: seen.append(daemon.world.held()))
     daemon.run(360.0)
-    assert "the settings were read again" in daemon.said
+    assert 'the settings were read again: rounds.mode = "observe"' in daemon.said
     assert seen == [set()]
 
 
@@ -415,7 +422,7 @@ def test_served_it_stops_at_sigterm_and_leaves_the_lock_and_the_handlers_as_they
     before = signal.getsignal(signal.SIGTERM)
     world.submit(8)
     world.submit(8)
-    run_daemon(world.site, clock, {}, said.append)
+    run_daemon(world.site, clock, {}, lambda _settings: log_to(said))
     assert signal.getsignal(signal.SIGTERM) is before
     assert said == ["stopped; 1 job was given back to Slurm"]
     with exclusive_lock(world.path):
@@ -428,14 +435,14 @@ def test_a_second_daemon_is_told_of_the_first_and_touches_nothing(tmp_path: Path
         exclusive_lock(world.path),
         pytest.raises(AlreadyRunningError, match=f"process {os.getpid()} already schedules"),
     ):
-        run_daemon(world.site, world.clock, {}, list[str]().append)
+        run_daemon(world.site, world.clock, {}, quiet)
     assert world.simulated.calls.polls == 0
 
 
 def test_one_round_from_cron_does_its_work_and_gives_a_sign_of_life(tmp_path: Path) -> None:
     world = World(tmp_path, clock=Scripted())
     world.submit(8)
-    report = run_once(world.site, world.clock, list[str]().append)
+    report = run_once(world.site, world.clock, quiet)
     assert report is not None
     assert world.where() == {"1": ("n1",)}
     assert HeartbeatFile(tmp_path / "heartbeat").read() == HeartbeatRecord(
@@ -446,7 +453,7 @@ def test_one_round_from_cron_does_its_work_and_gives_a_sign_of_life(tmp_path: Pa
 def test_one_round_from_cron_ends_quietly_while_another_is_under_way(tmp_path: Path) -> None:
     world = World(tmp_path, clock=Scripted())
     with exclusive_lock(world.path):
-        assert run_once(world.site, world.clock, list[str]().append) is None
+        assert run_once(world.site, world.clock, quiet) is None
     assert world.simulated.calls.polls == 0
 
 
@@ -454,16 +461,16 @@ def test_the_third_round_from_cron_in_a_row_that_is_skipped_says_who_is_in_the_w
     world = World(tmp_path, clock=Scripted())
     HeartbeatFile(tmp_path / "heartbeat").write(START - 40, "enforce", PERIOD, daemon=ELSEWHERE)
     with exclusive_lock(world.path):
-        assert run_once(world.site, world.clock, list[str]().append) is None
-        assert run_once(world.site, world.clock, list[str]().append) is None
+        assert run_once(world.site, world.clock, quiet) is None
+        assert run_once(world.site, world.clock, quiet) is None
         for count in (3, 4):
             with pytest.raises(RoundsSkippedError) as told:
-                run_once(world.site, world.clock, list[str]().append)
+                run_once(world.site, world.clock, quiet)
             assert str(told.value).startswith(f"{count} rounds in a row were skipped: process {os.getpid()} already")
             assert str(told.value).endswith("the last heartbeat by process 7 on ctl2 is 40 s old")
-    assert run_once(world.site, world.clock, list[str]().append) is not None
+    assert run_once(world.site, world.clock, quiet) is not None
     with exclusive_lock(world.path):
-        assert run_once(world.site, world.clock, list[str]().append) is None
+        assert run_once(world.site, world.clock, quiet) is None
 
 
 ELSEWHERE = ProcessIdentity(7, "ctl2", "b00", 12)
