@@ -82,6 +82,7 @@ def release(invocation: Invocation, *, jobs: tuple[tuple[JobId, ...], ...], if_s
       synsched release
       synsched release 1234,1235
     """
+    invocation.tolerate_mistakes()
     settings, now = invocation.settings, invocation.now()
     alive = not no_scheduler_alive(settings.hook, now)
     if if_stale and alive:

@@ -61,6 +61,7 @@ def status(
       synsched status --watch
       synsched status --shares
     """
+    invocation.tolerate_mistakes()
 
     def current() -> ClusterStatus | TicketShares:
         return (
@@ -141,6 +142,7 @@ def free(
     Example:
       synsched free --gpu v100 --cpus-per-gpu 3
     """
+    invocation.tolerate_mistakes()
     everything = invocation.status()
     names = {name for node in everything.nodes for name in node.partitions}
     if missing := sorted(set(partitions) - names):

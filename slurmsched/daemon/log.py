@@ -25,7 +25,9 @@ from slurmsched.daemon.clock import Clock, RealClock
 from slurmsched.model import JobId, Operation, Outcome, ReasonCode, Result, Snapshot, Verb
 from slurmsched.model.reasons import format_duration, pluralise
 from slurmsched.policies.policies import order_read
+from slurmsched.rounds.guards import settings_contradictions
 from slurmsched.settings.definition import Settings
+from slurmsched.settings.file import changed_settings
 from slurmsched.store.journal import JobEvent, JobEventKind
 
 JOURNAL_SOCKET: Final = Path("/run/systemd/journal/socket")
@@ -122,6 +124,21 @@ class DaemonLog:
             order=order,
             partitions=",".join(manage.partitions),
         )
+        self._contradictions(settings)
+
+    def reloaded(self, before: Settings, after: Settings) -> None:
+        """Log which settings have changed, and which of them wait for the next start of the daemon."""
+        changed = changed_settings(before, after)
+        late = [setting for setting in changed if setting.startswith(("storage.path ", "daemon.log "))]
+        waits = f"; as of the next start {', '.join(late)}" if late else ""
+        now = ", ".join(setting for setting in changed if setting not in late)
+        self.event(f"the settings were read again: {now or 'nothing in force has changed'}{waits}", verb="reload")
+        self._contradictions(after)
+
+    def _contradictions(self, settings: Settings) -> None:
+        """Log what the settings say in vain or against each other."""
+        for sentence in settings_contradictions(settings):
+            self.event(f"the settings: {sentence}", Severity.WARNING, verb="settings")
 
     def operations(self, outcomes: Iterable[Outcome], snapshot: Snapshot, *, resumed: bool = False) -> None:
         """Log what was done: one line per job, and one per batch for nice values, notes and weights.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -26,7 +26,6 @@ from slurmsched.model import JobState, Result, Snapshot, SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.scope import partition_totals
 from slurmsched.settings.definition import Mode, Settings
-from slurmsched.settings.file import changed_settings
 from slurmsched.store.errors import BusyStoreError, StoreError
 from slurmsched.store.store import Store
 
@@ -109,6 +108,7 @@ class DaemonLoop:
         nothing may be changed.
         """
         self._log.introduce(self._context.settings)
+        self._keep_settings("")
         self._check_rights()
         self._keepalive.renew()
         self._systemd.ready(self._mode_text())
@@ -320,11 +320,12 @@ class DaemonLoop:
             context = self._load_context()
             keepalive = self._new_keepalive(context)
         except SynschedError as error:
-            self._log(f"the settings stay as they were: {error}")
+            self._keep_settings(str(error))
         except Exception as error:  # as for a round
-            self._log(f"the settings stay as they were: {format_trace(error)}")
+            self._keep_settings(format_trace(error))
         else:
-            self._log.event(self._reload_text(context), verb="reload")
+            self._keep_settings("")
+            self._log.reloaded(self._context.settings, context.settings)
             if context.settings.hook.heartbeat != self._context.settings.hook.heartbeat:
                 self._keepalive.stop()
             if context.settings.storage != self._context.settings.storage:
@@ -334,6 +335,13 @@ class DaemonLoop:
             self._context, self._keepalive = context, keepalive
             self._check_rights()
         self._systemd.ready(self._mode_text())
+
+    def _keep_settings(self, refused: str) -> None:
+        """Tell why the earlier settings stay in force; empty if they do not."""
+        if refused:
+            self._log.event(f"the settings stay as they were: {refused}", Severity.WARNING, verb="reload")
+        with suppress(BusyStoreError):  # then the log alone tells
+            self._store.switches.record_settings(refused, self._clock.now())
 
     def _close_plans(self, why: str) -> None:
         """Leave what is open to the next rounds."""
@@ -345,14 +353,6 @@ class DaemonLoop:
                 opened.report(settled=True)
 
         self._guarded(close)
-
-    def _reload_text(self, context: SchedulerContext) -> str:
-        changed = ", ".join(changed_settings(self._context.settings, context.settings))
-        text = f"the settings were read again: {changed or 'none has changed'}"
-        was, now = self._context.settings, context.settings
-        late = {"storage.path": was.storage.path != now.storage.path, "daemon.log": was.daemon.log != now.daemon.log}
-        names = [name for name, differs in late.items() if differs]
-        return f"{text}; {' and '.join(names)} as of the next start" if names else text
 
     def _log_switches(self) -> None:
         """Log that changes ended, or began again, by a pause or the file that disables them."""

@@ -25,6 +25,7 @@ from slurmsched.doctor.installation import (
     check_owners,
     check_prometheus,
     check_reports,
+    check_settings,
     check_spool,
     check_switches,
     check_unit,
@@ -44,7 +45,7 @@ from slurmsched.report.status import ClusterStatus
 from slurmsched.settings.file import LoadedSettings
 from slurmsched.store.publication import export_folder
 from slurmsched.store.read_only import open_read_only
-from slurmsched.store.rows import RejectedReportRow
+from slurmsched.store.rows import SETTINGS_SWITCH, RejectedReportRow, SwitchRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Probes:
     """The sources that the checks read; each may raise a SynschedError.
 
     `configuration` returns the output of `scontrol show config`, `rehearse` the output of `sbatch --test-only` for a
-    job with the comment that it is given.
+    job with the comment that it is given, `unknown_names` what the settings name and Slurm does not have.
     """
 
     connect: Callable[[], Backend]
@@ -61,12 +62,12 @@ class Probes:
     status: Callable[[], ClusterStatus]
     rejected_reports: Callable[[], Sequence[RejectedReportRow]]
     now: Callable[[], float]
+    unknown_names: Callable[[], Iterator[str]] = lambda: iter(())
 
 
 def examine(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     """Yield the findings about the settings, Slurm, its configuration, the installation, rounds and reports."""
-    where = str(loaded.file) if loaded.file else "no file, so the defaults"
-    yield ok("settings", f"{where}; mode {loaded.settings.rounds.mode.value}")
+    yield from check_settings(loaded, _refused_settings(loaded), tuple(probes.unknown_names()))
     yield from _guarded("Slurm", lambda: _check_slurm(loaded, probes))
     yield from _guarded("slurm.conf", lambda: _check_configuration(loaded, probes))
     yield from check_unit(loaded.settings)
@@ -74,6 +75,15 @@ def examine(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     yield from check_owners(Path(loaded.settings.storage.path), os.geteuid())
     yield from _guarded("rounds", lambda: _check_rounds(loaded, probes))
     yield from _guarded("reports", lambda: _check_reports(loaded, probes))
+
+
+def _refused_settings(loaded: LoadedSettings) -> SwitchRow | None:
+    """Why the daemon keeps earlier settings; None where it does not, or where that cannot be read."""
+    try:
+        with open_read_only(Path(loaded.settings.storage.path)) as store:
+            return store.switch(SETTINGS_SWITCH)
+    except SynschedError:  # a check of its own tells what is wrong with the database
+        return None
 
 
 def _guarded(topic: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

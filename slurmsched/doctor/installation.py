@@ -18,17 +18,21 @@ from slurmsched.daemon.heartbeat import HeartbeatRecord, ProcessIdentity
 from slurmsched.doctor.finding import Finding, advice, ok, problem
 from slurmsched.installation import extra_write_folders
 from slurmsched.jobside.untrusted import insecure_spool_reason, is_private_spool
-from slurmsched.model import JobId
+from slurmsched.knowledge import load_knowledge
+from slurmsched.model import JobId, SynschedError
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.quantities import duration
+from slurmsched.policies.policies import comparison_remark
+from slurmsched.report.quantities import duration, local_time
 from slurmsched.report.status import Liveness, LivenessState
+from slurmsched.rounds.guards import settings_contradictions
 from slurmsched.settings.definition import Settings
+from slurmsched.settings.file import LoadedSettings
 from slurmsched.store.database import Database
 from slurmsched.store.errors import StoreError, translate_sqlite_errors
 from slurmsched.store.maintenance import find_damage, pending_migrations
 from slurmsched.store.publication import DocumentKind
 from slurmsched.store.read_only import open_read_only
-from slurmsched.store.rows import ExporterRow, RejectedReportRow
+from slurmsched.store.rows import ExporterRow, RejectedReportRow, SwitchRow
 
 _LAG: Final = 60.0
 """Seconds after the end of a round within which it has to be published."""
@@ -48,6 +52,38 @@ _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 REHEARSAL_COMMENT: Final = "synsched:doctor=1"
 """A comment with an unknown hint, which the hook rejects."""
+
+
+def settings_mistakes(loaded: LoadedSettings) -> Iterator[str]:
+    """All that is wrong with the settings, as far as that can be told without Slurm, each in a sentence."""
+    settings = loaded.settings
+    yield from loaded.mistakes
+    yield from settings_contradictions(settings)
+    if settings.policy.profiles:
+        try:
+            load_knowledge(settings.policy.profiles)
+        except SynschedError as error:
+            yield f"policy.profiles: {error}"
+
+
+def check_settings(loaded: LoadedSettings, refused: SwitchRow | None, unknown: Sequence[str]) -> Iterator[Finding]:
+    """Whether the settings have mistakes, among them the `unknown` names, and whether the daemon took them: `refused`
+    is set where it keeps earlier ones."""
+    topic, where = "settings", str(loaded.file) if loaded.file else "no file, so the defaults"
+    if loaded.file is not None and not os.access(loaded.file, os.R_OK, effective_ids=True):
+        user = _user_name(os.geteuid())
+        yield problem(topic, f"{user} may not read {loaded.file}", f"let {user} read it, and enter its folder")
+    mistakes = (*settings_mistakes(loaded), *unknown)
+    reload = f"correct {loaded.file}, then 'synsched config check' and 'systemctl reload synsched'"
+    for mistake in mistakes:
+        yield problem(topic, mistake, reload)
+    if refused is not None:
+        what = f"the daemon keeps the settings from before {local_time(refused.at)}: {refused.value}"
+        yield problem(topic, what, reload if mistakes else "'systemctl reload synsched' reads the corrected file")
+    if not mistakes:
+        yield ok(topic, f"{where}; mode {loaded.settings.rounds.mode.value}, policy {loaded.settings.policy.system}")
+    if remark := comparison_remark(loaded.settings.policy.system):
+        yield advice(topic, remark, "see the table of policies in docs/settings.md")
 
 
 def check_database(path: Path) -> Iterator[Finding]:

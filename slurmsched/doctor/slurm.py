@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Final
 
-from slurmsched.backends.protocol import Identity, Privilege
+from slurmsched.backends.protocol import BackendError, Identity, Privilege
 from slurmsched.doctor.finding import Finding, advice, ok, problem
 from slurmsched.model import Snapshot
 from slurmsched.model.reasons import pluralise
@@ -41,7 +43,7 @@ def check_release(snapshot: Snapshot) -> Finding:
 
 
 def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Whether Slurm has GPUs with types, the managed partitions exist, and all jobs could be read."""
+    """Whether Slurm has GPUs with types, and all jobs could be read."""
     gpus = [gpu for node in snapshot.nodes for gpu in node.gpus]
     if not gpus:
         yield problem(
@@ -57,10 +59,6 @@ def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
         yield advice(
             "GPUs", "some have no type: all count as one type", "write Type= in gres.conf ('synsched render gres.conf')"
         )
-    for name in sorted(set(settings.manage.partitions) - set(snapshot.partitions_by_name)):
-        yield problem(
-            "partitions", f"manage.partitions names {name}, which does not exist", "see 'sinfo -s' for the names"
-        )
     if not settings.manage.partitions and not settings.manage.qos:
         which = "only jobs with a synsched: hint are managed" if settings.manage.opt_in else "no job is managed"
         yield advice("partitions", which, "set manage.partitions or manage.qos for more")
@@ -72,6 +70,58 @@ def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     if len(snapshot.set_aside) > _MAX_NAMED:
         more = pluralise(len(snapshot.set_aside) - _MAX_NAMED, "more job")
         yield advice("jobs", f"{more} set aside", "see 'synsched status --json'")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNames:
+    """What there is in Slurm by the setting that names some of it; a kind that nobody told is absent, and `untold` says
+    why."""
+
+    known: Mapping[str, frozenset[str]]
+    untold: str = ""
+
+
+_NAMES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "manage.partitions": ("partition", ("scontrol", "-a", "-o", "show", "partition")),
+    "manage.never_partitions": ("partition", ("scontrol", "-a", "-o", "show", "partition")),
+    "manage.qos": ("QOS", ("sacctmgr", "-nP", "show", "qos", "format=Name")),
+    "tickets.users": ("user", ("sacctmgr", "-nP", "show", "user", "format=User")),
+    "tickets.accounts": ("account", ("sacctmgr", "-nP", "show", "account", "format=Account")),
+}
+
+
+def read_names(settings: Settings, read: Callable[..., str]) -> SlurmNames:
+    """Ask Slurm for what the settings name, and for nothing else; `read` runs a command and returns its output."""
+    known, untold = dict[str, frozenset[str]](), ""
+    for setting, (_, command) in _NAMES.items():
+        if not _named_in(settings, setting):
+            continue
+        try:
+            words = (line.split()[0] for line in read(*command).splitlines() if line.strip())
+            known[setting] = frozenset(word.removeprefix("PartitionName=") for word in words)
+        except BackendError as error:
+            untold = str(error)
+    return SlurmNames(known, untold)
+
+
+def _named_in(settings: Settings, setting: str) -> tuple[str, ...]:
+    """The names that a setting has; those of tickets stand before an equals sign, accounts behind their parent."""
+    section, _, key = setting.partition(".")
+    entries: tuple[str, ...] = getattr(getattr(settings, section), key)
+    names = (entry.partition("=")[0] for entry in entries)
+    return tuple(dict.fromkeys(part for name in names for part in name.split("/")))
+
+
+def unknown_names(settings: Settings, names: SlurmNames) -> Iterator[str]:
+    """Partitions, QOS, users and accounts in the settings that Slurm does not have, each in a sentence."""
+    for setting, (kind, _) in _NAMES.items():
+        known = names.known.get(setting)
+        for name in _named_in(settings, setting) if known is not None else ():
+            if known and name not in known:
+                near = get_close_matches(name, known, n=1)
+                listed = ", ".join(sorted(known)[:_MAX_NAMED])
+                meant = f"did you mean {near[0]}?" if near else f"Slurm has {listed}"
+                yield f"{setting} names {name}, and there is no such {kind}: {meant}"
 
 
 def check_shards(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:

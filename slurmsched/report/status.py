@@ -24,11 +24,11 @@ from slurmsched.model import (
     NodeUsage,
 )
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.quantities import duration, from_now, memory, per_gpu
+from slurmsched.report.quantities import duration, from_now, local_time, memory, per_gpu
 from slurmsched.report.tables import Column, GpuBar, Listing, LoadBar, safe_line
 from slurmsched.settings.definition import Settings
 from slurmsched.store.read_only import ReadOnlyStore
-from slurmsched.store.rows import ForecastRow, JobRow, RoundRow, SetAsideRow, SwitchRow
+from slurmsched.store.rows import SETTINGS_SWITCH, ForecastRow, JobRow, RoundRow, SetAsideRow, SwitchRow
 
 _LATE_PERIODS: Final = 2.0
 """Periods without a finished round after which rounds are late."""
@@ -187,6 +187,8 @@ def cluster_status(
         problems.append(f"{pluralise(held, 'job')} still held by synsched: 'synsched release' gives jobs back to Slurm")
     if disabled:
         problems.append(f"nothing is changed while {settings.hook.disable_file} exists: remove it to go on")
+    if refused := store.switch(SETTINGS_SWITCH):
+        problems.append(f"the daemon keeps the settings from before {local_time(refused.at)}: {refused.value}")
     pause = _pause_text(paused, now) if paused else ""
     if pause:
         problems.append(f"{pause}: 'synsched resume' goes on")

@@ -109,7 +109,7 @@ class RoundSettings:
 class PolicySettings:
     """The scheduling policy."""
 
-    system: str = field(default="synergy", metadata={"doc": "a row of the table of systems"})
+    system: str = field(default="synergy", metadata={"doc": "the policy, one of those in the table below"})
     order: str = field(
         default="las",
         metadata={"doc": "who comes first", "choices": ("fifo", "srtf", "las", "ftf")},

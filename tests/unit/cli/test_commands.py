@@ -104,9 +104,16 @@ def test_without_a_database_one_line_names_the_command_that_makes_one(site: Site
 
 def test_a_wrong_settings_file_is_wrong_usage(site: Site) -> None:
     site.config.write_text("[rounds]\nperoid = 5\n", encoding="utf-8")
-    result = site.run("status")
+    result = site.run("plan")
     assert result.exit_code == 2
     assert result.stderr == f"synsched: {site.config}: unknown setting rounds.peroid: did you mean period?\n"
+
+
+def test_a_settings_file_that_is_not_there_is_wrong_usage_of_every_command(site: Site) -> None:
+    site.config.unlink()
+    result = site.run("status")
+    assert result.exit_code == 2
+    assert result.stderr == f"synsched: {site.config}: cannot be read: No such file or directory; see SYNSCHED_CONF\n"
 
 
 @pytest.mark.parametrize("slow", ["numpy", "scipy", "jinja2", "sqlite_utils"])

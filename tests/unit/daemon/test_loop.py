@@ -25,11 +25,14 @@ from slurmsched.daemon.loop import DaemonLoop, RoundsSkippedError, run_daemon, r
 from slurmsched.daemon.process import SignalRequests
 from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.model import AccountedRun, Node, NodeState, Request, RunEnd, Snapshot
+from slurmsched.report.quantities import local_time
+from slurmsched.report.status import cluster_status
 from slurmsched.settings.definition import Mode, Settings
 from slurmsched.settings.file import SettingsError
 from slurmsched.store.errors import FullStoreError
 from slurmsched.store.finished_runs import AccountingCursor
 from slurmsched.store.publication import DocumentKind, ask_to_forget, read_published
+from slurmsched.store.read_only import open_read_only
 from tests.builders import node
 from tests.unit.daemon.hiding import Hiding
 from tests.unit.daemon.world import PERIOD, START, World, log_to
@@ -79,7 +82,7 @@ class Running:
         self.clock.after(seconds, lambda: self.requests.handle(signal.SIGTERM))
         loop = DaemonLoop(
             self.world.site(),
-            self.assemble or self.world.site,
+            self._assembled,
             self.world.store,
             self.clock,
             requests=self.requests,
@@ -88,10 +91,18 @@ class Running:
         )
         loop.run(keep_holds=keep_holds)
 
+    def _assembled(self) -> SchedulerContext:
+        return (self.assemble or self.world.site)()
+
     def starts(self) -> list[float]:
         """When scheduling rounds began, in seconds since the start."""
         rows = self.world.store.database.rows("SELECT started FROM rounds WHERE mode != 'release' ORDER BY id")
         return [row["started"] - START for row in rows]
+
+    def problems(self) -> tuple[str, ...]:
+        """What `status` tells as problems."""
+        with open_read_only(self.world.path) as store:
+            return cluster_status(store, self.world.settings, self.clock.now(), self.beat()).problems
 
     def beat(self) -> HeartbeatRecord | None:
         return HeartbeatFile(Path(self.world.settings.hook.heartbeat)).read()
@@ -385,13 +396,24 @@ def test_a_broken_settings_file_keeps_the_old_settings_and_says_so(tmp_path: Pat
     daemon = running(tmp_path)
 
     def broken() -> SchedulerContext:
-        raise SettingsError("synsched.toml: [rounds] period: expected a time such as 5m")
+        raise SettingsError(Path("synsched.toml"), ["rounds.period: expected a time such as 5m"])
 
     daemon.assemble = broken
     daemon.clock.after(100.0, lambda: daemon.requests.handle(signal.SIGHUP))
+    told: list[tuple[str, ...]] = []
+    daemon.clock.after(400.0, lambda: told.append(daemon.problems()))
+    daemon.clock.after(500.0, lambda: setattr(daemon, "assemble", daemon.world.site))
+    daemon.clock.after(500.0, lambda: daemon.requests.handle(signal.SIGHUP))
+    daemon.clock.after(600.0, lambda: told.append(daemon.problems()))
     daemon.run(650.0)
-    assert daemon.said == ["the settings stay as they were: synsched.toml: [rounds] period: expected a time such as 5m"]
+    mistake = "synsched.toml: rounds.period: expected a time such as 5m"
+    assert daemon.said == [
+        f"the settings stay as they were: {mistake}",
+        "the settings were read again: nothing in force has changed",
+    ]
     assert daemon.starts() == [0, 300, 600]
+    since = local_time(START + 100.0)
+    assert told == [(f"the daemon keeps the settings from before {since}: {mistake}",), ()]
 
 
 def test_with_a_full_disk_it_stops_and_its_last_sign_of_life_says_so(tmp_path: Path) -> None:

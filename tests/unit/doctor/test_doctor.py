@@ -182,9 +182,6 @@ def test_releases_that_are_tested(release: str, verdict: Verdict) -> None:
             [node(gpu_type="")], ManageSettings(partitions=("gpu",)), "some have no type", id="GPUs without a type"
         ),
         pytest.param(
-            [node()], ManageSettings(partitions=("gpux",)), "gpux, which does not exist", id="a mistyped partition"
-        ),
-        pytest.param(
             [node()], ManageSettings(), "only jobs with a synsched: hint are managed", id="nothing managed by place"
         ),
         pytest.param([node()], ManageSettings(opt_in=False), "no job is managed", id="nothing managed at all"),
