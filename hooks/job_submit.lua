@@ -724,6 +724,15 @@ local function takes_whole_nodes(job, exclusive, conf)
         and any_in(partitions, set_of(conf.partitions))
 end
 
+-- What 'synsched doctor' asks for: the sign of life as this host sees it.
+local DOCTOR = PREFIX .. "doctor=1"
+local function tell_heartbeat()
+    local path = over(DEFAULTS, read_start(hook.conf)).heartbeat
+    local at, mode = (read_start(path) or ""):match("^([0-9.]+) (%l+) [0-9]+")
+    local found = at and ("has mode %s and is %d s old"):format(mode, math.floor(os.time() - tonumber(at)))
+    tell("heartbeat " .. path .. " " .. (found or "is not there"))
+end
+
 -- What becomes of a submission: a code to refuse it with, or the comment and priority to set (nil: as it is).
 local function judge_submission(job, conf)
     local why = conf and refused_text(job)
@@ -739,6 +748,9 @@ local function judge_submission(job, conf)
     local comment, ours = hook.unmarked(job.given)
     job.comment = comment
     tell_problems(hook.parse(job.comment).problems)
+    if job.given == DOCTOR then
+        tell_heartbeat()
+    end
     if conf and conf.enforces and not job.held_by_owner and managed(job, conf) then
         local why, option = let_go(job)
         local what = not why and beyond(job, conf)

@@ -132,6 +132,7 @@ class DaemonLoop:
         were = "was" if released == 1 else "were"
         given_back = f"; {pluralise(released, 'job')} {were} given back to Slurm" if released else ""
         kept = "; held jobs stay held" if keep_holds else ""
+        self._keep_settings("")
         self._log.event(f"stopped{kept}{given_back}", verb="stop")
 
     def _round(self, *, starts_only: bool = False) -> None:

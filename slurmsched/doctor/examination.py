@@ -25,6 +25,7 @@ from slurmsched.doctor.installation import (
     check_owners,
     check_prometheus,
     check_reports,
+    check_round_times,
     check_settings,
     check_spool,
     check_switches,
@@ -35,6 +36,7 @@ from slurmsched.doctor.slurm import (
     check_configuration,
     check_limits,
     check_nodes,
+    check_private,
     check_release,
     check_rights,
     check_shards,
@@ -105,6 +107,7 @@ def _check_slurm(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     yield from check_shards(snapshot, loaded.settings)
     yield from check_limits(snapshot)
     yield check_rights(backend.identity(), loaded.settings)
+    yield from check_private(snapshot, backend.identity())
 
 
 def _check_configuration(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
@@ -112,7 +115,8 @@ def _check_configuration(loaded: LoadedSettings, probes: Probes) -> Iterator[Fin
     yield from check_configuration(configuration, loaded.settings)
     yield check_clock(probes.now(), as_of)
     if "lua" in configuration.get("JobSubmitPlugins", "").split(","):
-        yield check_hook(probes.rehearse(REHEARSAL_COMMENT))
+        beat = HeartbeatFile(Path(loaded.settings.hook.heartbeat)).read()
+        yield from check_hook(probes.rehearse(REHEARSAL_COMMENT), loaded.settings.hook.heartbeat, beat, probes.now())
 
 
 def _check_rounds(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
@@ -127,6 +131,7 @@ def _check_rounds(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
         if loaded.settings.learning.accounting:
             yield from check_accounting(store.accounting_problem())
             yield from check_prometheus(loaded.settings.learning.prometheus, store.exporters(), probes.now())
+        yield from check_round_times(latest[0].started if latest else None, probes.now())
         if latest:
             yield from check_lifted_holds(store.lifted_holds(latest[-1].started))
     status = probes.status()

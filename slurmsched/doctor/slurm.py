@@ -198,6 +198,20 @@ def check_rights(identity: Identity, settings: Settings) -> Finding:
     return problem("rights", f"{have}; {what} needs {_ROLES[needed]}", remedy)
 
 
+def check_private(snapshot: Snapshot, identity: Identity) -> Iterator[Finding]:
+    """Whether PrivateData hides from our user what rounds decide by, and what it hides from other users."""
+    hidden = sorted(snapshot.private_data & _DECIDED_BY)
+    if hidden and identity.privilege < Privilege.OPERATOR:
+        what = f"PrivateData hides {', '.join(hidden)} of others from {identity.user}: rounds would not see them"
+        yield problem("PrivateData", what, f"sacctmgr modify user {identity.user} set AdminLevel=Operator")
+    elif snapshot.private_data:
+        what = f"{', '.join(sorted(snapshot.private_data))} of others are hidden from users in 'synsched' too"
+        yield ok("PrivateData", what)
+
+
+_DECIDED_BY: Final = frozenset({"jobs", "nodes", "usage"})
+
+
 def check_clock(ours: float, theirs: float | None) -> Finding:
     """Whether our clock agrees with slurmctld's (both unix seconds)."""
     if theirs is None:
@@ -314,11 +328,93 @@ def _limits(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
         yield advice(_TOPIC, "rl_enable limits the rate of our updates", "keep rounds.period at 5m or longer")
 
 
+_EARLY_ROUND: Final = 10.0
+"""Seconds within which an early round comes after a job was requeued."""
+_CREDENTIAL_SECONDS: Final = 120.0
+"""Slurm's default of cred_expire."""
+
+
+def _option(configuration: ScontrolConfig, name: str, option: str) -> str | None:
+    """The value of an option such as `requeue_delay=5` in a list of them; empty of a bare word, None where it is not
+    set."""
+    words = (word.partition("=") for word in configuration.get(name, "").split(","))
+    return next((value for word, _, value in words if word.strip().lower() == option), None)
+
+
+def _requeue_delay(configuration: ScontrolConfig, settings: Settings) -> Iterator[Finding]:
+    """Whether a round comes before Slurm may start a job again that somebody, or a failed node, requeued."""
+    rounds = settings.rounds
+    delay, where = _option(configuration, "SchedulerParameters", "requeue_delay"), "SchedulerParameters=requeue_delay"
+    if delay is None or _release(configuration) < (25, 11):  # earlier releases do not read it
+        delay, where = _option(configuration, "AuthInfo", "cred_expire"), "AuthInfo=cred_expire"
+    seconds = float(delay) if delay and delay.isdecimal() else _CREDENTIAL_SECONDS
+    wanted = _EARLY_ROUND if rounds.early_interval else rounds.period
+    if rounds.mode is Mode.ENFORCE and seconds < wanted:
+        what = f"a job that others requeue may start again after {duration(seconds)}, before a round sees it"
+        yield advice(_TOPIC, what, f"set {where}={round(wanted)} or more")
+
+
+def _expedited(configuration: ScontrolConfig, settings: Settings) -> Iterator[Finding]:
+    enabled = _option(configuration, "SlurmctldParameters", "enable_expedited_requeue") is not None
+    if enabled and settings.rounds.mode is Mode.ENFORCE:
+        what = "enable_expedited_requeue: jobs with --requeue=expedite that fail start again before a round sees them"
+        yield advice(_TOPIC, what, "such a start may take GPUs promised to others; remove it to keep the order")
+
+
+def _requeue_exit(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
+    statuses = configuration.get("RequeueExit", "")
+    if statuses not in _UNSET:
+        what = f"RequeueExit={statuses}: a job that ends so after its checkpoint signal waits again unheld"
+        yield advice(_TOPIC, what, "let jobs go on after the signal, or end with another status")
+
+
+def _backfill(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
+    """Releases whose backfill puts back what was changed of a waiting job meanwhile (changelog of 24.05.0rc1)."""
+    continues = _option(configuration, "SchedulerParameters", "bf_continue") is not None
+    backfills = configuration.get("SchedulerType", "sched/backfill") == "sched/backfill"
+    if backfills and continues and _release(configuration) < (24, 5):
+        what = "with bf_continue backfill may undo a change of a waiting job's partition, which may then not be managed"
+        yield advice(_TOPIC, what, "upgrade to Slurm 24.05, or remove bf_continue")
+
+
+_UNSET: Final = ("", "(null)", "none", "no")
+
+
+def _accounting(configuration: ScontrolConfig, settings: Settings) -> Iterator[Finding]:
+    """Whether Slurm's accounting holds what is learnt from it, and for traces what hints said."""
+    learning = settings.learning
+    tracked = configuration.get("AccountingStorageTRES", "").lower().split(",")
+    if learning.accounting and "gres/gpu" not in tracked:
+        what = "AccountingStorageTRES has no gres/gpu: nothing is learnt of runs that end"
+        yield problem(_TOPIC, what, "add gres/gpu, and gres/gpu:TYPE for each type; or set learning.accounting = false")
+        return
+    gathered = configuration.get("JobAcctGatherType", "").lower().removeprefix("jobacct_gather/") not in _UNSET
+    if learning.accounting and not gathered:
+        what = "JobAcctGatherType is none: what jobs use of CPUs and memory is known by CPU time alone"
+        yield advice(_TOPIC, what, "set JobAcctGatherType=jobacct_gather/cgroup")
+    if learning.accounting and not learning.prometheus and ("gres/gpuutil" not in tracked or not gathered):
+        what = "accounting does not record how busy GPUs are (gres/gpuutil)"
+        remedy = "AutoDetect in gres.conf and JobAcctGatherType record it; or use jobstats, or set learning.prometheus"
+        yield advice(_TOPIC, what, remedy)
+    if _option(configuration, "AccountingStoreFlags", "job_comment") is None:
+        what = "comments are not kept in accounting: a trace of last month has no hints, so no models"
+        yield advice(_TOPIC, what, "set AccountingStoreFlags=job_comment before you want 'synsched trace' of it")
+
+
+def _release(configuration: ScontrolConfig) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", configuration.get("SLURM_VERSION", ""))[:3]) or (99,)
+
+
 _CONFIGURATION_CHECKS: Final[tuple[Callable[[ScontrolConfig, Settings], Iterator[Finding]], ...]] = (
     _select,
     _gres,
     _sharing,
     _hook,
     _requeue,
+    _requeue_delay,
+    _expedited,
+    _requeue_exit,
+    _backfill,
+    _accounting,
     _limits,
 )

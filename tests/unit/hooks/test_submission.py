@@ -340,3 +340,13 @@ def test_while_nobody_enforces_a_text_that_breaks_the_hook_passes(slurmctld: Slu
 
 
 # Changes. -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_is_told_of_the_heartbeat_as_slurmctlds_host_sees_it(slurmctld: Slurmctld) -> None:
+    slurmctld.beat("enforce", age=7)
+    told = slurmctld.submit(comment="synsched:doctor=1")["said"].splitlines()[-1]
+    assert re.fullmatch(rf"synsched: heartbeat {slurmctld.heartbeat} has mode enforce and is [789] s old", told)
+    slurmctld.heartbeat.unlink()
+    told = slurmctld.submit(comment="synsched:doctor=1")["said"].splitlines()[-1]
+    assert told == f"synsched: heartbeat {slurmctld.heartbeat} is not there"
+    assert "heartbeat" not in slurmctld.submit(comment="synsched:doctor=1 other words")["said"]
