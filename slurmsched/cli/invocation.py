@@ -61,7 +61,7 @@ class Invocation:
         """Goes on with what can be read of the settings where they have mistakes, and prints the first unless
         `quietly`: for commands that only show, or help. Raises SettingsError for a file that cannot be read at all."""
         loaded = read_settings_file(self.config or settings_file(os.environ))
-        if loaded.file is not None and not os.access(loaded.file, os.R_OK):
+        if loaded.mistakes and loaded.file is not None and not os.access(loaded.file, os.R_OK):
             raise SettingsError(loaded.file, loaded.mistakes)
         if loaded.mistakes and not quietly:
             mistake = SettingsError(loaded.file, loaded.mistakes)

@@ -23,7 +23,7 @@ from slurmsched.daemon.log import DaemonLog, Severity
 from slurmsched.daemon.process import ForecastProcess, SignalRequests, handle_signals
 from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, current_identity, schedule_round
 from slurmsched.model import JobState, Result, Snapshot, SynschedError
-from slurmsched.model.reasons import pluralise
+from slurmsched.model.reasons import format_duration, pluralise
 from slurmsched.rounds.scope import partition_totals
 from slurmsched.settings.definition import Mode, Settings
 from slurmsched.store.errors import BusyStoreError, StoreError
@@ -257,7 +257,7 @@ class DaemonLoop:
         self._failures += 1
         self._keepalive.healthy = False
         if str(error) != self._last_error:
-            retry = f"the next round is tried in {self._round_interval():.0f} s"
+            retry = f"the next round is tried in {format_duration(self._round_interval())}"
             self._log.event(f"{error}; {retry}", Severity.ERROR, verb="fail")
         self._last_error = str(error)
         self._systemd.status(f"{self._mode_text()}; {pluralise(self._failures, 'round')} failed: {error}")

@@ -18,14 +18,14 @@ from rich.text import Text
 from slurmsched.comparison.sweep import CellResult, FailedCell, Sweep
 from slurmsched.model import SynschedError
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.quantities import duration, percent
-from slurmsched.report.tables import Column, Listing
+from slurmsched.report.quantities import duration, fixed, percent, significant
+from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.simulation import RunMetrics, run_metrics
 from slurmsched.simulation.results import finish_time_fairness, jct_cdf
 from slurmsched.template_files import render
 from slurmsched.traces.formats.registry import TRACE_FORMATS
 from slurmsched.traces.formats.sacct import SACCT_FIELDS
-from slurmsched.traces.trace import ImportedTrace, TraceSummary
+from slurmsched.traces.trace import ImportedTrace, Trace, TraceSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +71,7 @@ class Comparison:
             return "No simulation finished."
         top = [row for row in self.rows if row.load == (self.loads[-1] if self.loads else None)]
         first, best = top[0], min(top, key=lambda row: row.avg_jct_s)
-        at = f" at {best.load:g} jobs an hour" if best.load is not None else ""
+        at = f" at {significant(best.load)} jobs an hour" if best.load is not None else ""
         if best is first or isnan(best.ratio) or best.ratio >= 1:
             return f"No policy has a shorter mean job completion time than {first.policy}{at}."
         saved = 100 * (1 - best.ratio)
@@ -166,7 +166,7 @@ def draw_plots(results: Sequence[CellResult], comparison: Comparison) -> tuple[P
     for result in results:
         if result.cell.load == top:
             shown.setdefault(result.cell.policy.name, result)
-    at = "" if top is None else f" at {top:g} jobs an hour"
+    at = "" if top is None else f" at {significant(top)} jobs an hour"
     drawn = [
         draw_plot(
             "Job completion times",
@@ -303,8 +303,8 @@ def comparison_view(comparison: Comparison) -> RenderableType:
     shown = [index for index, heading in enumerate(_HEADINGS) if heading != "LOAD" or comparison.loads]
     columns = [Column(_HEADINGS[index], right=index > 0) for index in shown]
     rows = [[_cells(row)[index] for index in shown] for row in comparison.rows]
-    lost = [Text(f"missing: {line}") for line in comparison.lost]
-    return Group(Listing(columns, rows), Text(f"\n{comparison.headline} (simulated)"), *lost)
+    lost = [safe_line(f"missing: {line}") for line in comparison.lost]
+    return Group(Listing(columns, rows), Text(), safe_line(f"{comparison.headline} (simulated)"), *lost)
 
 
 def comparison_page(sweep: Sweep, results: Sequence[CellResult | FailedCell], comparison: Comparison) -> str:
@@ -312,7 +312,7 @@ def comparison_page(sweep: Sweep, results: Sequence[CellResult | FailedCell], co
     best = {load: min(_mean_times(comparison, load)) for load in {row.load for row in comparison.rows}}
     finished = [result for result in results if isinstance(result, CellResult)]
     options = sweep.cells[0].options if sweep.cells else None
-    early = f" and {options.early:g} s after what happens" if options and options.early else ""
+    early = f" and {duration(options.early)} after what happens" if options and options.early else ""
     return render(
         "comparison.html",
         title=comparison.headline,
@@ -322,16 +322,20 @@ def comparison_page(sweep: Sweep, results: Sequence[CellResult | FailedCell], co
         lost=comparison.lost,
         plots=draw_plots(finished, comparison) if finished else (),
         cluster=sweep.cluster,
-        works=list(dict.fromkeys(f"{trace.name}, {len(trace.jobs)} jobs ({trace.source})" for trace in sweep.traces)),
+        works=list(dict.fromkeys(map(_work_text, sweep.traces))),
         terms=(
-            f"Rounds every {options.period:g} s{early}; a restart costs {options.overhead:g} s. JCT is from arrival to"
-            " end; USEFUL is the fraction of all GPU time whose work was kept; FTF is the worst slowdown against an"
-            " even share of the cluster; RATIO is the mean JCT divided by that of the first policy."
+            f"Rounds every {duration(options.period)}{early}; a restart costs {duration(options.overhead)}. JCT is from"
+            " arrival to end; USEFUL is the fraction of all GPU time whose work was kept; FTF is the worst slowdown"
+            " against an even share of the cluster; RATIO is the mean JCT divided by that of the first policy."
             if options
             else ""
         ),
         command=sweep.command,
     )
+
+
+def _work_text(trace: Trace) -> str:
+    return f"{trace.name}, {pluralise(len(trace.jobs), 'job')} ({trace.source})"
 
 
 def _mean_times(comparison: Comparison, load: float | None) -> list[float]:
@@ -341,15 +345,15 @@ def _mean_times(comparison: Comparison, load: float | None) -> list[float]:
 def _cells(row: ComparisonRow) -> list[str]:
     return [
         row.policy,
-        "-" if row.load is None else f"{row.load:g}/h",
+        "-" if row.load is None else f"{significant(row.load)}/h",
         duration_or_dash(row.avg_jct_s),
         duration_or_dash(row.median_jct_s),
         duration_or_dash(row.p99_jct_s),
         duration_or_dash(row.makespan_s),
         percent(row.gpu_utilization),
-        "-" if isnan(row.ftf_max) else f"{row.ftf_max:.2f}",
-        f"{row.migrations:.0f}",
-        "-" if isnan(row.ratio) else f"{row.ratio:.2f}",
+        fixed(row.ftf_max, 2),
+        fixed(row.migrations, 0),
+        fixed(row.ratio, 2),
     ]
 
 
@@ -370,13 +374,13 @@ def figures_view(figures: RunMetrics) -> RenderableType:
         ("makespan", duration_or_dash(figures.makespan_s)),
         ("useful GPU time", percent(figures.gpu_utilization)),
         ("CPU time allocated", percent(figures.cpu_utilization)),
-        ("finish-time fairness", f"{figures.ftf_mean:.2f} mean, {figures.ftf_max:.2f} worst"),
+        ("finish-time fairness", f"{fixed(figures.ftf_mean, 2)} mean, {fixed(figures.ftf_max, 2)} worst"),
         ("restarts", f"{figures.restarts}, of which {figures.migrations} on other nodes"),
         ("rounds", f"{figures.rounds}, {duration_or_dash(figures.decision_s_median)} each"),
     ]
     name = figures.policy + (f"/{figures.order}" if figures.order else "")
     head = f"{name} over {figures.trace} (simulated, in {duration(figures.wall_s)}):"
-    return Group(Text(head), Text(), Listing((Column(""), Column("")), rows, headings=False), _window(figures))
+    return Group(safe_line(head), Text(), Listing((Column(""), Column("")), rows, headings=False), _window(figures))
 
 
 def _window(figures: RunMetrics) -> RenderableType:
@@ -390,8 +394,8 @@ def trace_view(summary: TraceSummary) -> RenderableType:
     """The summary of a trace, one line per property."""
     rows = [
         ("jobs", f"{summary.jobs} in {duration(summary.span_h * _HOUR)}"),
-        ("GPU-hours", f"{summary.gpu_hours:.1f}"),
-        ("arriving work", f"keeps {summary.busy_gpus:.1f} GPUs busy" if summary.span_h else "all at once"),
+        ("GPU-hours", fixed(summary.gpu_hours)),
+        ("arriving work", f"keeps {fixed(summary.busy_gpus)} GPUs busy" if summary.span_h else "all at once"),
         ("durations", ", ".join(f"{name} {duration(hours * _HOUR)}" for name, hours in summary.duration_h.items())),
         *(
             (name, counts)
@@ -406,7 +410,7 @@ def trace_view(summary: TraceSummary) -> RenderableType:
         ),
     ]
     listing = Listing((Column(""), Column("")), rows, headings=False, wrapped=True)
-    return Group(Text(f"{summary.name} ({summary.source})"), Text(), listing)
+    return Group(safe_line(f"{summary.name} ({summary.source})"), Text(), listing)
 
 
 def skipped_lines(imported: ImportedTrace) -> list[str]:

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from slurmsched.model import SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.state import TicketAccounts, Trade, decode_state
-from slurmsched.report.quantities import duration, percent
+from slurmsched.report.quantities import duration, fixed, percent
 from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.store.read_only import ReadOnlyStore
 
@@ -72,8 +72,8 @@ def ticket_shares_view(shares: TicketShares, now: float) -> RenderableType:
     rows = [
         (
             share.user,
-            f"{share.due / _HOUR:.1f}",
-            f"{share.had / _HOUR:.1f}",
+            fixed(share.due / _HOUR),
+            fixed(share.had / _HOUR),
             percent(share.had / share.due if share.due else float("nan")),
             _gpus(share.holdings),
         )
@@ -88,11 +88,9 @@ def ticket_shares_view(shares: TicketShares, now: float) -> RenderableType:
 
 
 def _gpus(holdings: Mapping[str, float]) -> str:
-    return ", ".join(f"{gpus:.2f} {kind}" for kind, gpus in holdings.items() if gpus >= _SMALLEST_SHOWN) or "-"
+    return ", ".join(f"{fixed(gpus, 2)} {kind}" for kind, gpus in holdings.items() if gpus >= _SMALLEST_SHOWN) or "-"
 
 
 def _trade_text(trade: Trade) -> str:
-    return (
-        f"{trade.seller} gives {trade.buyer} {trade.gpus:.2f} {trade.fast} for {trade.price:.2f} {trade.slow} each,"
-        f" {trade.gpus * trade.price:.2f} in all"
-    )
+    gpus, price, whole = (fixed(number, 2) for number in (trade.gpus, trade.price, trade.gpus * trade.price))
+    return f"{trade.seller} gives {trade.buyer} {gpus} {trade.fast} for {price} {trade.slow} each, {whole} in all"

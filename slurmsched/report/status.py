@@ -24,7 +24,7 @@ from slurmsched.model import (
     NodeUsage,
 )
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.quantities import duration, from_now, local_time, memory, per_gpu
+from slurmsched.report.quantities import duration, fixed, from_now, local_time, memory, per_gpu
 from slurmsched.report.tables import Column, GpuBar, Listing, LoadBar, safe_line
 from slurmsched.settings.definition import Settings
 from slurmsched.store.read_only import ReadOnlyStore
@@ -363,7 +363,7 @@ def idle_view(idle: Sequence[IdleGpus]) -> RenderableType:
     rows = [
         (
             *(row.job, row.owner, f"{row.idle} of {row.gpus}", duration(max(row.at - row.since, 0.0))),
-            *(f"{row.idle_gpu_hours:.1f}", "idle=last" if row.agreed else "-"),
+            *(fixed(row.idle_gpu_hours), "idle=last" if row.agreed else "-"),
         )
         for row in idle
     ]
