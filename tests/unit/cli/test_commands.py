@@ -58,6 +58,14 @@ def test_the_table_says_of_each_command_what_the_command_says() -> None:
     assert said == {name: (command.help or "").partition("\n")[0] for name, command in commands.items() if command}
 
 
+@pytest.mark.parametrize("words", [[], ["config"], ["trace"]])
+def test_without_a_command_the_help_is_printed(site: Site, words: list[str]) -> None:
+    result = site.run(*words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == site.run(*words, "--help").stdout
+    assert result.stdout.count("\n") > 5
+
+
 def test_the_reference_page_is_current() -> None:
     page = ROOT / "docs" / "commands.md"
     assert page.read_text(encoding="utf-8") == reference_page(), "write it anew with 'make docs'"

@@ -25,6 +25,11 @@ def test_the_mark_joins_the_hints_and_leaves_other_words_alone(slurmctld: Slurmc
     assert parse_hints(job["comment"]).held_by_hook
 
 
+def test_a_mark_in_upper_case_is_removed_as_any_other(slurmctld: Slurmctld) -> None:
+    assert slurmctld.submit(comment="Synsched:HELD=hook,Model=x")["comment"] == "synsched:Model=x,held=hook"
+    assert slurmctld.submit(comment="SYNSCHED:Left=extra")["comment"] == "synsched:held=hook"
+
+
 @pytest.mark.parametrize(
     "fields",
     [
