@@ -336,6 +336,8 @@ def _summary(job: Job) -> dict[str, object]:
         "nodes": job.nodes,
         "hints": job.hints,
         "problems": job.hints.problems,
+        "started": job.start_time if job.allocations else None,
+        "time_limit": job.time_limit,
     }
 
 

@@ -16,7 +16,7 @@ from slurmsched.doctor.finding import Finding, finding_view
 from slurmsched.knowledge.optimistic_profiling import ProfilingAccuracy
 from slurmsched.model import GpuUsage, IdleGpus, Outcome, QueueForecast, StartRanges
 from slurmsched.model.reasons import format_duration, format_percent, pluralise
-from slurmsched.report import advice, comparison, free, job_view, profiles, rounds, shares, status
+from slurmsched.report import advice, comparison, free, job_view, profiles, queue, rounds, shares, status
 from slurmsched.report.quantities import (
     amount,
     fixed,
@@ -86,7 +86,7 @@ VIEWS: Final[Mapping[str, View]] = {
     "shares.ticket_shares_view": lambda values: shares.ticket_shares_view(values.of(shares.TicketShares), NOW),
     "status.header_view": lambda values: status.header_view(values.of(status.ClusterStatus)),
     "status.idle_view": lambda values: status.idle_view(values.value(tuple[IdleGpus, ...])),
-    "status.jobs_view": lambda values: status.jobs_view(values.value(tuple[status.JobStatus, ...]), NOW),
+    "queue.jobs_view": lambda values: queue.jobs_view(values.value(tuple[queue.JobStatus, ...]), NOW),
     "status.nodes_view": lambda values: status.nodes_view(values.value(tuple[status.NodeUsage, ...])),
     "status.status_view": lambda values: status.status_view(values.of(status.ClusterStatus)),
 }
