@@ -42,6 +42,7 @@ local DEFAULTS = {
 
 local PREFIX, LONGEST, SHOWN = "synsched:", 256, 24
 local MARK = "held=hook"
+local IS_MARK = { held = true, left = true } -- keys that this file alone writes
 local LONGEST_COMMENT = 1000 -- what we make of a comment
 local SLURMS_LONGEST = 1024 -- slurmctld refuses a job with a longer comment
 local LONGEST_TEXT = 4096 -- bytes of each text that are looked at; only arguments may be longer
@@ -67,17 +68,20 @@ local function as_blanks(found)
     return (" "):rep(#found)
 end
 
--- First and last byte of the comment's hint word, nil where it has none.
+-- First and last byte of the comment's hint word, nil where it has none, and the word behind it.
 local function hint_word(comment)
-    local spaced = comment
+    local spaced, first, last = comment, nil, nil
     for _, blank in ipairs(WIDE_BLANKS) do
         spaced = spaced:gsub(blank, as_blanks)
     end
-    for first, word, after in spaced:gmatch("()([^ \t\n\v\f\r]+)()") do
-        if word:sub(1, #PREFIX) == PREFIX then
-            return first, after - 1
+    for start, word, after in spaced:gmatch("()([^ \t\n\v\f\r]+)()") do
+        if first then
+            return first, last, word
+        elseif word:sub(1, #PREFIX):lower() == PREFIX then
+            first, last = start, after - 1
         end
     end
+    return first, last
 end
 
 -- Untrusted text, safe to print in one line.
@@ -92,9 +96,26 @@ local function shown(text)
     return "'" .. table.concat(clean) .. "'" .. (count > SHOWN and "..." or "")
 end
 
+-- `90`, `5m`, or as sbatch's --time has it with a colon or days: `2:00:00`, `1-12`.
 local function seconds(text)
     local digits, unit = text:match("^([0-9]+)([smhd]?)$")
-    return digits and #digits <= 7 and tonumber(digits) * UNITS[unit] or nil
+    if digits then
+        return #digits <= 7 and tonumber(digits) * UNITS[unit] or nil
+    end
+    local days, clock = text:match("^([0-9]+)%-(.*)$")
+    local first, rest = (clock or text):match("^([0-9]+)(.*)$")
+    local second, third = (rest or ""):match("^:([0-9][0-9]?)$"), nil
+    if not second then
+        second, third = (rest or ""):match("^:([0-9][0-9]?):([0-9][0-9]?)$")
+    end
+    if not first or #first > 7 or #(days or "") > 5 or (rest ~= "" and not second) then
+        return nil
+    end
+    local hours, minutes, after = first, second, third
+    if not days and not third then
+        hours, minutes, after = 0, first, second
+    end
+    return ((tonumber(days or 0) * 24 + tonumber(hours)) * 60 + tonumber(minutes or 0)) * 60 + tonumber(after or 0)
 end
 
 local function is_name(text)
@@ -110,11 +131,11 @@ local KEYS = {
         return is_name(value) and { task = value }
     end },
     { "ckpt", "usr1, usr2, term, int, hup or none, with @TIME for its lead, as usr1@60", function(value)
-        local signal, at, time = value:match("^([^@]*)(@?)(.*)$")
+        local signal, at, time = value:gsub("^sig", ""):match("^([^@]*)(@?)(.*)$")
         local lead = seconds(time)
         return SIGNALS[signal] and (at == "" or lead) and { checkpoint = signal, lead = lead }
     end },
-    { "duration", "a time such as 90m or 2h", function(value)
+    { "duration", "a time such as 90m, 2h or 2:00:00", function(value)
         return (seconds(value) or 0) > 0 and { duration = seconds(value) }
     end },
     { "move", "yes or no", function(value)
@@ -154,25 +175,32 @@ end
 
 -- What is wrong with one `key=value`, nil when it was right and is now in `hints`.
 local function read_item(item, hints, seen)
-    local key, equals, value = item:match("^([^=]*)(=?)(.*)$")
+    local given, equals, value = item:match("^([^=]*)(=?)(.*)$")
+    local key = given:lower()
     if not FORMS[key] then
-        return "unknown hint " .. shown(key) .. ": known are " .. table.concat(NAMES, ", ")
+        return "unknown hint " .. shown(given) .. ": known are " .. table.concat(NAMES, ", ")
     elseif equals == "" or value == "" then
         return "hint " .. key .. " has no value: write " .. key .. "=" .. FORMS[key]
     elseif seen[key] then
         return "hint " .. key .. " given twice: the first counts"
     end
     seen[key] = true
-    local said = READERS[key](value)
+    local said = READERS[key](value:lower())
     for name, told in pairs(said or {}) do
         hints[name] = told
     end
     return not said and "hint " .. key .. "=" .. shown(value) .. ": expected " .. FORMS[key] or nil
 end
 
+local function looks_like_hint(word)
+    local key = word:match("^,*([^=]*)=")
+    key = key and key:lower()
+    return key and FORMS[key] and not IS_MARK[key]
+end
+
 -- The hints in a comment, nil values for what was not said; `problems` is a list of sentences.
 function hook.parse(comment)
-    local first, last = hint_word(comment)
+    local first, last, behind = hint_word(comment)
     local hints = { given = first ~= nil, problems = {} }
     if not first then
         return hints
@@ -185,11 +213,14 @@ function hook.parse(comment)
     local seen = {}
     hints.marks_only = true
     for item in (word:sub(#PREFIX + 1) .. ","):gmatch("([^,]*),") do
-        local key = item:match("^[^=]*")
-        hints.marks_only = hints.marks_only and (key == "held" or key == "left") or nil
+        hints.marks_only = hints.marks_only and IS_MARK[item:match("^[^=]*"):lower()] or nil
         if item ~= "" then
             hints.problems[#hints.problems + 1] = read_item(item, hints, seen)
         end
+    end
+    if behind and looks_like_hint(behind) then
+        hints.problems[#hints.problems + 1] = "hint " .. shown(behind)
+            .. " stands behind a blank: write commas between hints, and no blanks"
     end
     return hints
 end
@@ -211,8 +242,7 @@ function hook.unmarked(comment)
     end
     local kept = {}
     for item in (comment:sub(first + #PREFIX, last) .. ","):gmatch("([^,]*),") do
-        local key = item:match("^[^=]*")
-        if key ~= "held" and key ~= "left" then
+        if not IS_MARK[item:match("^[^=]*"):lower()] then
             kept[#kept + 1] = item
         end
     end
@@ -229,7 +259,7 @@ function hook.marked(comment, mark, ours)
         first, last = #comment - #PREFIX + 1, #comment
     end
     local word = comment:sub(first, last)
-    local with_mark = word .. (word == PREFIX and ours and "" or ",") .. (mark or MARK)
+    local with_mark = word .. (#word == #PREFIX and ours and "" or ",") .. (mark or MARK)
     local result = comment:sub(1, first - 1) .. with_mark .. comment:sub(last + 1)
     return characters(with_mark) <= LONGEST and #result <= LONGEST_COMMENT and result or nil
 end
@@ -724,6 +754,15 @@ local function takes_whole_nodes(job, exclusive, conf)
         and any_in(partitions, set_of(conf.partitions))
 end
 
+-- What 'synsched doctor' asks for: the sign of life as this host sees it.
+local DOCTOR = PREFIX .. "doctor=1"
+local function tell_heartbeat()
+    local path = over(DEFAULTS, read_start(hook.conf)).heartbeat
+    local at, mode = (read_start(path) or ""):match("^([0-9.]+) (%l+) [0-9]+")
+    local found = at and ("has mode %s and is %d s old"):format(mode, math.floor(os.time() - tonumber(at)))
+    tell("heartbeat " .. path .. " " .. (found or "is not there"))
+end
+
 -- What becomes of a submission: a code to refuse it with, or the comment and priority to set (nil: as it is).
 local function judge_submission(job, conf)
     local why = conf and refused_text(job)
@@ -739,6 +778,9 @@ local function judge_submission(job, conf)
     local comment, ours = hook.unmarked(job.given)
     job.comment = comment
     tell_problems(hook.parse(job.comment).problems)
+    if job.given == DOCTOR then
+        tell_heartbeat()
+    end
     if conf and conf.enforces and not job.held_by_owner and managed(job, conf) then
         local why, option = let_go(job)
         local what = not why and beyond(job, conf)

@@ -178,8 +178,8 @@ def _split_columns(record: bytes, columns: Sequence[tuple[str, int]]) -> list[by
 
 def has_hook_mark(comment: str) -> bool:
     """Whether the comment's hint word says that the hook holds the job."""
-    word = next((word for word in comment.split() if word.startswith(HINT_PREFIX)), "")
-    return len(word) <= MAX_HINT_LENGTH and HOOK_MARK in word.removeprefix(HINT_PREFIX).split(",")
+    word = next((word for word in comment.split() if word[: len(HINT_PREFIX)].lower() == HINT_PREFIX), "")
+    return len(word) <= MAX_HINT_LENGTH and HOOK_MARK in word[len(HINT_PREFIX) :].split(",")
 
 
 def read_heartbeat(path: str) -> str:

@@ -31,6 +31,7 @@ DEBIAN_NAMES: Final = {
     "click": "python3-click",
     "jinja2": "python3-jinja2",
     "numpy": "python3-numpy",
+    "prometheus-client": "python3-prometheus-client",
     "rich": "python3-rich",
     "scipy": "python3-scipy",
     "sqlite-utils": "sqlite-utils",

@@ -24,6 +24,7 @@ from slurmsched.cli.parameters import (
     with_mode,
     with_policy,
 )
+from slurmsched.daemon.log import remarks
 from slurmsched.daemon.single_round import run_once
 from slurmsched.model import SynschedError
 from slurmsched.model.reasons import pluralise
@@ -48,7 +49,11 @@ def round_(invocation: Invocation, *, mode: str | None, as_json: bool) -> None:
     Example:
       synsched bench round --mode observe --json
     """
-    report = run_once(lambda: scheduler_context(with_mode(invocation.settings, mode)), invocation.clock, _log_line)
+    report = run_once(
+        lambda: scheduler_context(with_mode(invocation.settings, mode)),
+        invocation.clock,
+        lambda _settings: remarks(_print_remark),
+    )
     if report is None:
         raise NotMeasuredError("another 'synsched run' is active: stop it, then measure again")
     tally = report.tally
@@ -73,7 +78,7 @@ def _print_figures(rows: Iterable[tuple[str, str]]) -> None:
     console().print(Listing(columns, list(rows)))
 
 
-def _log_line(message: str) -> None:
+def _print_remark(message: str) -> None:
     click.echo(f"synsched: {message}", err=True)
 
 

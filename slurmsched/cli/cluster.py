@@ -13,10 +13,11 @@ from slurmsched.backends.slurm import connect
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.doctor.slurm import parse_configuration
+from slurmsched.installation import DEFAULT_CLUSTER_SIZE, ClusterSize
 from slurmsched.knowledge import Knowledge, load_knowledge, shipped_profiles
 from slurmsched.model import SchedulerState, Snapshot
+from slurmsched.policies.policies import configured_policy
 from slurmsched.settings.definition import Settings
-from slurmsched.settings.memory import DEFAULT_CLUSTER_SIZE, ClusterSize
 from slurmsched.store.database import Database
 from slurmsched.store.errors import translate_sqlite_errors
 from slurmsched.store.finished_runs import FinishedRuns
@@ -45,7 +46,8 @@ def configured_knowledge(settings: Settings) -> Knowledge:
 
 
 def scheduler_context(settings: Settings) -> SchedulerContext:
-    """Returns the context for running rounds. Raises BackendError, ProfileError."""
+    """Returns the context for running rounds. Raises BackendError, ProfileError, PolicyError."""
+    configured_policy(settings.policy)  # a round could not be decided with a policy that does not exist
     return SchedulerContext(settings, connect_backend(settings), configured_knowledge(settings))
 
 

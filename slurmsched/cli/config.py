@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import click
 
+from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.sbatch_options import options_by_group
 from slurmsched.cli.cluster import cluster_size, connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import completion
 from slurmsched.daemon.metric_definitions import metrics_by_group
-from slurmsched.installation import template_values
-from slurmsched.policies.policies import settings_problem
+from slurmsched.doctor.installation import settings_mistakes
+from slurmsched.doctor.slurm import SlurmNames, read_names, unknown_names
+from slurmsched.installation import DEFAULT_CLUSTER_SIZE, template_values
+from slurmsched.policies.policies import comparison_remark
 from slurmsched.report.tables import Column, Listing
-from slurmsched.rounds.guards import guards_problem
-from slurmsched.rounds.scope import scope_problem
-from slurmsched.settings.file import SettingsError, setting_rows
-from slurmsched.settings.memory import DEFAULT_CLUSTER_SIZE
+from slurmsched.settings.file import SettingsError, read_settings_file, setting_rows, settings_file
 from slurmsched.template_files import render as rendered
 from slurmsched.template_files import template_names
 
@@ -55,29 +56,41 @@ def show(invocation: Invocation, *, as_json: bool) -> None:
 
 
 @config.command()
+@json_option
 @click.pass_obj
-def check(invocation: Invocation) -> None:
-    """Read the settings file as the daemon would; exit 2 if it is wrong.
+def check(invocation: Invocation, *, as_json: bool) -> None:
+    """Find the mistakes in the settings file; exit 2 if there are any.
 
-    Wrong is also a policy that does not exist, a setting that the chosen policy does not read, a guard that contradicts
-    it, two settings that name one file, and partitions that leave nothing to manage.
+    Mistakes are also a policy that does not exist, a setting that the chosen policy does not read, a guard that
+    contradicts it, two settings that name one file, profiles that cannot be read, partitions that leave nothing to
+    manage; and partitions, QOS, users and accounts that Slurm does not have, if it answers.
 
     \b
     Example:
       synsched --config new.toml config check
     """
-    loaded = invocation.loaded
-    policy = loaded.settings.policy
-    changed = {row.name for row in setting_rows(loaded) if row.value != row.default}
-    problem = (
-        settings_problem(policy.system, policy.order, changed)
-        or guards_problem(loaded.settings, changed)
-        or scope_problem(loaded.settings.manage)
-    )
-    if problem:
-        raise SettingsError(f"{loaded.file or 'the settings'}: {problem}")
-    where = f"{loaded.file} is" if loaded.file else "no file: the defaults are"
-    click.echo(f"{where} in order")
+    loaded = read_settings_file(invocation.config or settings_file(os.environ))
+    settings = loaded.settings
+    names = read_names(settings, Commands(settings.cluster.timeout, settings.cluster.slurm_conf).read)
+    mistakes = (*settings_mistakes(loaded), *unknown_names(settings, names))
+    remarks = tuple(filter(None, (comparison_remark(settings.policy.system), _unchecked(names))))
+    if as_json:
+        print_json({"file": str(loaded.file or ""), "mistakes": mistakes, "remarks": remarks})
+    else:
+        for mistake in mistakes:
+            click.echo(f"synsched: {loaded.file or 'the settings'}: {mistake}", err=True)
+        for remark in remarks:
+            click.echo(f"synsched: {remark}", err=True)
+        if not mistakes:
+            click.echo(f"{f'{loaded.file} is' if loaded.file else 'no file: the defaults are'} in order")
+    if mistakes:
+        click.get_current_context().exit(SettingsError.exit_code)
+
+
+def _unchecked(names: SlurmNames) -> str:
+    if not names.untold:
+        return ""
+    return f"not all partitions, QOS, users and accounts were looked up, since Slurm does not tell them: {names.untold}"
 
 
 @config.command()

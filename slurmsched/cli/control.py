@@ -13,6 +13,7 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import json_option, print_json
 from slurmsched.cli.parameters import complete_jobs, parse_job_ids, user_name
 from slurmsched.daemon.cleanup import ReleaseResult, no_scheduler_alive, open_store_if_usable, release_all
+from slurmsched.daemon.log import journal_if_any
 from slurmsched.model import JobId, Outcome, Result, SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration
@@ -81,6 +82,7 @@ def release(invocation: Invocation, *, jobs: tuple[tuple[JobId, ...], ...], if_s
       synsched release
       synsched release 1234,1235
     """
+    invocation.tolerate_mistakes()
     settings, now = invocation.settings, invocation.now()
     alive = not no_scheduler_alive(settings.hook, now)
     if if_stale and alive:
@@ -88,7 +90,9 @@ def release(invocation: Invocation, *, jobs: tuple[tuple[JobId, ...], ...], if_s
     store, store_warning = open_store_if_usable(invocation.database_path, now)
     try:
         only = {job for group in jobs for job in group} or None
-        released = release_all(connect_backend(settings), store, invocation.clock, settings.rounds.settle_timeout, only)
+        log, timeout = journal_if_any(settings), settings.rounds.settle_timeout
+        log.event(f"{_calling_user()} runs 'synsched release'", verb="release")
+        released = release_all(connect_backend(settings), store, invocation.clock, timeout, only, log=log)
         paused = store is not None and store.switches.current_pause() is not None
     finally:
         if store is not None:

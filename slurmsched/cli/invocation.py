@@ -20,7 +20,13 @@ from slurmsched.report.job_view import JobNotSeenError
 from slurmsched.report.quantities import duration
 from slurmsched.report.status import ClusterStatus, cluster_status
 from slurmsched.settings.definition import Settings
-from slurmsched.settings.file import LoadedSettings, load_settings_file, settings_file
+from slurmsched.settings.file import (
+    LoadedSettings,
+    SettingsError,
+    load_settings_file,
+    read_settings_file,
+    settings_file,
+)
 from slurmsched.store.publication import (
     OTHERS_RUNS,
     DocumentKind,
@@ -50,6 +56,17 @@ class Invocation:
     def loaded(self) -> LoadedSettings:
         """The settings and the file they come from. Raises SettingsError."""
         return load_settings_file(self.config or settings_file(os.environ))
+
+    def tolerate_mistakes(self, *, quietly: bool = False) -> None:
+        """Goes on with what can be read of the settings where they have mistakes, and prints the first unless
+        `quietly`: for commands that only show, or help. Raises SettingsError for a file that cannot be read at all."""
+        loaded = read_settings_file(self.config or settings_file(os.environ))
+        if loaded.mistakes and loaded.file is not None and not os.access(loaded.file, os.R_OK):
+            raise SettingsError(loaded.file, loaded.mistakes)
+        if loaded.mistakes and not quietly:
+            mistake = SettingsError(loaded.file, loaded.mistakes)
+            click.echo(f"synsched: {mistake}; defaults stand in its place", err=True)
+        self.loaded = loaded
 
     def reload(self) -> LoadedSettings:
         """Reads the settings again and returns them. Raises SettingsError and then keeps the old ones."""

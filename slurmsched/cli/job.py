@@ -41,6 +41,7 @@ def explain(invocation: Invocation, *, jobs: tuple[JobId, ...], as_json: bool) -
       synsched explain 1234
       synsched explain 1234_[0-3]
     """
+    invocation.tolerate_mistakes()
     with invocation.open_readable(history=True) as store:
         explained, unknown = _of_each(store, jobs, explain_job)
         others = _explain_now(invocation, store, unknown) if unknown else {}
@@ -80,6 +81,7 @@ def advise(invocation: Invocation, *, subject: str | tuple[JobId, ...] | None, a
     """
     from slurmsched.report import advice  # noqa: PLC0415 (numpy: `explain` and `history` start without it)
 
+    invocation.tolerate_mistakes()
     idle: tuple[IdleGpus, ...] = ()
     with invocation.open_runs() as (store, everyone):
         now, caller = invocation.now(), user_name()
@@ -122,6 +124,7 @@ def history(invocation: Invocation, *, jobs: tuple[JobId, ...], commands: bool, 
     Example:
       synsched history 1234 --commands
     """
+    invocation.tolerate_mistakes()
     with invocation.open_readable(history=True) as store:
         histories, unknown = _of_each(store, jobs, job_history)
         others = _explain_now(invocation, store, unknown) if unknown else {}

@@ -254,7 +254,7 @@ def with_policy(settings: Settings, system: str | None, order: str | None) -> Se
 
 
 def _check_read(settings: Settings, name: str) -> None:
-    from slurmsched.policies.policies import settings_problem  # noqa: PLC0415 (numpy: slow for commands that only read)
+    from slurmsched.policies.policies import settings_problems  # noqa: PLC0415 (numpy: slow for commands that only read)
 
-    if problem := settings_problem(settings.policy.system, settings.policy.order, {name}):
+    for problem in settings_problems(settings.policy.system, settings.policy.order, {name}):
         raise click.UsageError(problem)

@@ -50,6 +50,7 @@ from slurmsched.model import (
     parse_hints,
     render_hints,
 )
+from slurmsched.model.hints import is_hint_word
 from slurmsched.policies.limits import LimitAccount
 from slurmsched.report.job_view import (
     ForecastJob,
@@ -390,6 +391,6 @@ def _as_the_hook_leaves_it(job: Job, snapshot: Snapshot, settings: Settings) -> 
     if settings.rounds.mode is not Mode.ENFORCE or unmanaged_reason(job, settings, partition_totals(snapshot)):
         return job
     hints = replace(job.hints, given=True, held_by_hook=True, marks_only=not job.hints.opts_in)
-    words = (render_hints(hints), *(word for word in job.comment.split() if not word.startswith("synsched:")))
+    words = (render_hints(hints), *(word for word in job.comment.split() if not is_hint_word(word)))
     comment = " ".join(words)
     return replace(job, hold=Hold.USER, comment=comment, hints=parse_hints(comment))

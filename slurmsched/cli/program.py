@@ -33,6 +33,11 @@ COMPLETION_VARIABLE: Final = "_SYNSCHED_COMPLETE"
 COMPLETION_SECONDS: Final = 5.0
 """Nobody waits longer for a TAB."""
 
+_NO_ARGUMENTS: Final[tuple[type[Exception], ...]] = tuple(
+    filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)])
+)
+"""The error with the help of a group that was called without a command; click before 8.2 prints the help itself."""
+
 _ENTRY_BY_NAME: Final = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
 
 
@@ -82,6 +87,9 @@ class LazyGroup(click.Group):
         try:
             result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except click.UsageError as error:
+            if isinstance(error, _NO_ARGUMENTS) and error.ctx is not None:
+                click.echo(error.ctx.get_help())
+                sys.exit(0)
             path = error.ctx.command_path if error.ctx else "synsched"
             _exit_with(f"{path}: {_as_continuation(error.format_message())}; see '{path} --help'", error.exit_code)
         except click.ClickException as error:

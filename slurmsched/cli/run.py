@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,14 +15,15 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json, write_page
 from slurmsched.cli.parameters import MODE_CHOICE, with_defragmentation, with_mode
 from slurmsched.daemon.isolation import format_trace
+from slurmsched.daemon.log import DaemonLog, Severity, open_log
 from slurmsched.daemon.loop import run_daemon
 from slurmsched.daemon.process import limit_own_memory
 from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.daemon.single_round import run_once
+from slurmsched.installation import process_memory
 from slurmsched.model import SynschedError
 from slurmsched.report.rounds import has_blocked_operation, round_view, worth_mailing
-from slurmsched.settings.definition import Mode
-from slurmsched.settings.memory import process_memory
+from slurmsched.settings.definition import Mode, Settings
 
 EXIT_BLOCKED: Final = 3
 
@@ -59,14 +61,15 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
         synsched = (sys.executable, "-P", "-m", "slurmsched", *config)
         forecast, page = ((*synsched, command, "--background") for command in ("forecast", "report"))
         run_daemon(
-            assemble, invocation.clock, os.environ, _log_line, keep_holds=keep_holds, forecast=forecast, page=page
+            assemble, invocation.clock, os.environ, _open_log, keep_holds=keep_holds, forecast=forecast, page=page
         )
         return
-    report = run_once(assemble, invocation.clock, _log_line)
+    open_once = partial(_open_log, once=True)
+    report = run_once(assemble, invocation.clock, open_once)
     if report is None:
         return
     if invocation.settings.storage.page:
-        _write_page(invocation, Path(invocation.settings.storage.page))
+        _write_page(invocation, Path(invocation.settings.storage.page), open_once(invocation.settings))
     used_mode, screen = with_mode(invocation.settings, mode).rounds.mode, console()
     if as_json:
         print_json({"round": report.id, "tally": report.tally, "outcomes": report.outcomes})
@@ -76,18 +79,18 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
         click.get_current_context().exit(EXIT_BLOCKED)
 
 
-def _write_page(invocation: Invocation, path: Path) -> None:
+def _write_page(invocation: Invocation, path: Path, log: DaemonLog) -> None:
     """Writes the page of the live system once the round is over; a failure is only logged."""
     from slurmsched.report.live_page import current_page  # noqa: PLC0415  # most sites have none
 
     try:
         write_page(path, current_page(invocation.settings, invocation.now(), kept_up=True))
     except SynschedError as error:
-        _log_line(f"the page is not written: {error}")
+        log.event(f"the page is not written: {error}", Severity.WARNING)
     except Exception as error:  # as for a round
-        _log_line(f"the page is not written: {format_trace(error)}")
+        log.event(f"the page is not written: {format_trace(error)}", Severity.ERROR)
 
 
-def _log_line(message: str) -> None:
-    """Writes to standard error, which systemd sends to the journal and cron sends by mail."""
-    click.echo(f"synsched: {message}", err=True)
+def _open_log(settings: Settings, *, once: bool = False) -> DaemonLog:
+    """Returns the log that `daemon.log` asks for; cron sends what goes to standard error by mail."""
+    return open_log(settings, os.environ, sys.stderr, once=once)

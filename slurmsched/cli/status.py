@@ -6,28 +6,56 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import RenderableType
 from rich.live import Live
+from rich.text import Text
 
+from slurmsched.backends.slurm.hostlist import expand_hostlist
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import check_page_file, console, json_option, print_json, write_page
 from slurmsched.cli.parameters import (
     complete_gpu_types,
     complete_partitions,
     complete_users,
+    parse_job_ids,
     parse_mebibytes,
     split_names,
+    user_name,
 )
 from slurmsched.daemon.process import step_back
-from slurmsched.model import JobState
+from slurmsched.model import JobId, JobState, SynschedError
 from slurmsched.report.free import DemandPerGpu, free_capacity, free_view
-from slurmsched.report.status import ClusterStatus, filter_status, jobs_view, status_view
+from slurmsched.report.queue import SHORT_STATES, JobFilter, format_jobs, jobs_view
+from slurmsched.report.status import ClusterStatus, filter_status, status_view
 
 if TYPE_CHECKING:
     from slurmsched.report.shares import TicketShares
+
+
+_MOST_ON_TERMINAL: Final = 50
+"""Jobs that a terminal is shown without --limit."""
+
+
+def _parse_states(value: str) -> frozenset[JobState]:
+    """Returns states by squeue's short or long words, in any case; `all` are none in particular."""
+    words = {short: state for state, short in SHORT_STATES.items()} | {state.name: state for state in JobState}
+    names = [name.upper() for name in split_names(value)]
+    if unknown := [name for name in names if name not in (*words, "ALL")]:
+        raise click.BadParameter(
+            f"no state '{unknown[0]}': write {', '.join(short for short in words if short != '-')}"
+        )
+    return frozenset() if "ALL" in names else frozenset(words[name] for name in names)
+
+
+def _parse_hosts(value: str) -> frozenset[str]:
+    """Returns the nodes of `n1,n[2-4]`."""
+    try:
+        return frozenset(expand_hostlist(value))
+    except SynschedError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command()
@@ -51,7 +79,22 @@ if TYPE_CHECKING:
     shell_complete=complete_partitions,
     help="Only these partitions.",
 )
-@click.option("-n", "--noheader", is_flag=True, help="Print only the jobs, without headings.")
+@click.option("--me", is_flag=True, help="Only your own jobs.")
+@click.option("-j", "--jobs", type=parse_job_ids, metavar="LIST", help="Only these jobs, or arrays.")
+@click.option(
+    "-t", "--states", type=_parse_states, default="", metavar="LIST", help="Only these states, as PD or running."
+)
+@click.option("-A", "--account", "accounts", type=split_names, default="", metavar="LIST", help="Only these accounts.")
+@click.option("-n", "--name", "names", type=split_names, default="", metavar="LIST", help="Only jobs of these names.")
+@click.option("-w", "--nodelist", type=_parse_hosts, default="", metavar="LIST", help="Only jobs on these nodes.")
+@click.option("-M", "--clusters", type=split_names, default="", metavar="LIST", help="This cluster's name, or all.")
+@click.option(
+    "-o", "--format", "template", metavar="FORMAT", help="Print jobs as squeue's FORMAT, such as '%i %T %M %r'."
+)
+@click.option("--noheader", is_flag=True, help="Print only the jobs, without headings.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), metavar="N", help="At most N jobs, 0 for all. Default: 50 on a terminal."
+)
 @click.option("--nodes", "every_node", is_flag=True, help="Draw every node, however many there are.")
 @click.option("--shares", "by_tickets", is_flag=True, help="Show each user's entitlement by tickets, usage and trades.")
 @click.option(
@@ -69,7 +112,16 @@ def status(
     *,
     users: tuple[str, ...],
     partitions: tuple[str, ...],
+    me: bool,
+    jobs: tuple[JobId, ...] | None,
+    states: frozenset[JobState],
+    accounts: tuple[str, ...],
+    names: tuple[str, ...],
+    nodelist: frozenset[str],
+    clusters: tuple[str, ...],
+    template: str | None,
     noheader: bool,
+    limit: int | None,
     every_node: bool,
     by_tickets: bool,
     watch: float | None,
@@ -80,23 +132,47 @@ def status(
     Shows the state of the last round. Reads only our own files and never asks slurmctld, so you may call it as often as
     you like. What PrivateData in slurm.conf hides from you is not shown.
 
+    Jobs are chosen as with squeue; TIME is how long a job has run, LIMIT its time limit. In a narrow terminal WHY is in
+    short: 'synsched explain' has the sentence.
+
     \b
     Example:
-      synsched status -u $USER
+      synsched status --me
+      synsched status -t PD -o '%i %u %r'
       synsched status --watch
       synsched status --shares
     """
+    invocation.tolerate_mistakes()
+
+    users = (*users, user_name()) if me else users
+    chosen = JobFilter(
+        users=frozenset(users),
+        partitions=frozenset(partitions),
+        accounts=frozenset(accounts),
+        names=frozenset(names),
+        nodes=nodelist,
+        states=states,
+        jobs=frozenset(jobs or ()),
+    )
+    limit = (_MOST_ON_TERMINAL if console().is_terminal else 0) if limit is None else limit
+
+    def filtered() -> ClusterStatus:
+        whole = invocation.status()
+        if unknown := [name for name in clusters if name not in ("all", whole.cluster)]:
+            raise click.BadParameter(f"no cluster '{unknown[0]}' here: this is {whole.cluster or 'one without a name'}")
+        return filter_status(whole, chosen)
 
     def current() -> ClusterStatus | TicketShares:
-        return (
-            _ticket_shares(invocation, users) if by_tickets else filter_status(invocation.status(), users, partitions)
-        )
+        return _ticket_shares(invocation, users) if by_tickets else filtered()
 
     def view() -> RenderableType:
         if by_tickets:
             return _ticket_shares_view(invocation, users)
-        filtered = filter_status(invocation.status(), users, partitions)
-        return jobs_view(filtered.jobs, filtered.at, headings=False) if noheader else status_view(filtered, every_node)
+        shown = filtered()
+        listed = shown.jobs[:limit] if limit else shown.jobs
+        if template is not None:
+            return Text("\n".join(format_jobs(listed, shown.at, template, headings=not noheader)))
+        return jobs_view(listed, shown.at, headings=False) if noheader else status_view(shown, every_node, limit)
 
     if as_json:
         print_json(current())
@@ -173,11 +249,12 @@ def free(
     Example:
       synsched free --gpu v100 --cpus-per-gpu 3
     """
+    invocation.tolerate_mistakes()
     everything = invocation.status()
     names = {name for node in everything.nodes for name in node.partitions}
     if missing := sorted(set(partitions) - names):
         raise click.BadParameter(f"no partition '{missing[0]}' here; partitions: {', '.join(sorted(names)) or 'none'}")
-    status = filter_status(everything, partitions=partitions)
+    status = filter_status(everything, JobFilter(partitions=frozenset(partitions)))
     known = sorted({gpu.type for node in status.nodes for gpu in node.gpus})
     if gpu_type is not None and gpu_type not in known:
         raise click.BadParameter(f"no GPU of type '{gpu_type}' here; types: {', '.join(known) or 'none'}")

@@ -14,6 +14,7 @@ from slurmsched.backends.protocol import Backend
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.heartbeat import HeartbeatFile
 from slurmsched.daemon.isolation import record_poll_isolated
+from slurmsched.daemon.log import NO_LOG, DaemonLog
 from slurmsched.model import (
     JobId,
     JobState,
@@ -34,7 +35,9 @@ from slurmsched.store.journal import Journal, JournalEntry, RoundStatistics
 from slurmsched.store.store import Store
 
 
-def resolve_open_intents(journal: Journal, snapshot: Snapshot, state: SchedulerState, at: float) -> Plan:
+def resolve_open_intents(
+    journal: Journal, snapshot: Snapshot, state: SchedulerState, at: float, log: DaemonLog = NO_LOG
+) -> Plan:
     """Record the outcome of each open intent as the cluster shows it; return the repairs. Raises StoreError.
 
     The intents of a job whose record cannot be read stay open until it can be.
@@ -48,6 +51,7 @@ def resolve_open_intents(journal: Journal, snapshot: Snapshot, state: SchedulerS
     ]
     if resolved:
         journal.record_outcomes(resolved, at)
+        log.operations((outcome for _, outcome in resolved), snapshot, resumed=True)
     return recovery.repairs
 
 
@@ -104,7 +108,13 @@ def open_store_if_usable(path: Path, at: float) -> tuple[Store | None, str]:
 
 
 def release_all(
-    backend: Backend, store: Store | None, clock: Clock, patience: float, only: Collection[JobId] | None = None
+    backend: Backend,
+    store: Store | None,
+    clock: Clock,
+    patience: float,
+    only: Collection[JobId] | None = None,
+    *,
+    log: DaemonLog = NO_LOG,
 ) -> ReleaseResult:
     """Undo all our changed requests, nices and holds, or those of the jobs in `only`. Raises BackendError.
 
@@ -112,13 +122,13 @@ def release_all(
     held, and for operations that may not have taken effect. Without a database only what Slurm shows to be ours is
     undone.
     """
-    release = _Release(backend, store, clock)
+    release = _Release(backend, store, clock, log)
     end = clock.monotonic() + patience
     while True:
         snapshot = backend.observe()
         state = release.state(snapshot)
         planned = [op for op in release_plan(snapshot, state).operations if only is None or op.subject in only]
-        in_doubt = release.execute([operation for operation in planned if operation not in release.tried])
+        in_doubt = release.execute([operation for operation in planned if operation not in release.tried], snapshot)
         awaited = [job for job in snapshot.jobs_in_state(JobState.COMPLETING) if job.id in state.held]
         if not (awaited or in_doubt) or clock.monotonic() >= end:
             return release.end()
@@ -130,6 +140,7 @@ class _Release:
     backend: Backend
     store: Store | None
     clock: Clock
+    log: DaemonLog
     round_id: int | None = None
     tried: list[Operation] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -149,7 +160,7 @@ class _Release:
             self._warn(error, _UNKNOWN)
             return SchedulerState()
 
-    def execute(self, operations: Sequence[Operation]) -> bool:
+    def execute(self, operations: Sequence[Operation], snapshot: Snapshot) -> bool:
         """Execute them as one batch, in order; return whether some FAILED, so that they may be tried again.
 
         A job whose UPDATE is refused is still released: a pinned job is better than a held one.
@@ -162,6 +173,7 @@ class _Release:
         self.outcomes = [*before, *outcomes]
         self.tried.extend(outcome.operation for outcome in outcomes if outcome.result is not Result.FAILED)
         self._record(entries, outcomes)
+        self.log.operations(outcomes, snapshot)
         return any(outcome.result is Result.FAILED for outcome in outcomes)
 
     def end(self) -> ReleaseResult:

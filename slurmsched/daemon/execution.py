@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from slurmsched.backends.protocol import Backend
 from slurmsched.daemon.clock import Clock
+from slurmsched.daemon.log import NO_LOG, DaemonLog
 from slurmsched.model import (
     Block,
     BlockCause,
@@ -88,6 +89,7 @@ class PlanExecution:
     backend: Backend
     journal: OperationJournal
     clock: Clock
+    log: DaemonLog = NO_LOG
     done: dict[int, FinishedOperation] = field(default_factory=dict)
     entries: dict[int, JournalEntry] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -203,8 +205,13 @@ class PlanExecution:
         self.stale = True
         executed = tuple(zip(entries, self.backend.execute([operation for _, operation in numbered]), strict=True))
         self.journal.record_outcomes(executed, self.clock.now())
-        self.outcomes.extend(outcome for _, outcome in executed)
+        self._add(outcome for _, outcome in executed)
         return executed
+
+    def _add(self, outcomes: Iterable[Outcome]) -> None:
+        new = tuple(outcomes)
+        self.outcomes += new
+        self.log.operations(new, self.snapshot)
 
     def _mark_undone(self, index: int) -> None:
         operation = self.plan.operations[index]
@@ -212,7 +219,7 @@ class PlanExecution:
         reason = "" if job is None else job.reason
         self.journal.mark_undone(self.entries[index], reason)
         self.done[index] = FinishedOperation(Result.UNDONE, self.now)
-        self.outcomes.append(Outcome(operation, Result.UNDONE, detail=reason))
+        self._add([Outcome(operation, Result.UNDONE, detail=reason)])
 
 
 DAEMON_STOPS: Final = Block(BlockCause.STOPPING, "the daemon is stopping")
@@ -266,6 +273,7 @@ class Applier:
         tick: Callable[[], None] = lambda: None,
         stopping: Callable[[], bool] = lambda: False,
         checkpointed: CheckpointedJobs = lambda _jobs: frozenset(),
+        log: DaemonLog = NO_LOG,
     ) -> None:
         self._backend = backend
         self._journal = journal
@@ -275,6 +283,7 @@ class Applier:
         self._tick = tick
         self._stopping = stopping
         self._checkpointed = checkpointed
+        self._log = log
 
     def apply(self, round_id: int, plan: Plan, snapshot: Snapshot) -> ApplyResult:
         """Do what the gate allows until the plan has settled; `snapshot` is the one that the plan was made from."""
@@ -298,7 +307,7 @@ class Applier:
 
     def _begin(self, round_id: int, plan: Plan, snapshot: Snapshot) -> PlanExecution:
         """Begin with the operations that may not be done recorded as BLOCKED; their dependents are then hopeless."""
-        execution = PlanExecution(round_id, plan, snapshot, self._backend, self._journal, self._clock)
+        execution = PlanExecution(round_id, plan, snapshot, self._backend, self._journal, self._clock, self._log)
         closed = self._closed_reason()
         blocks = {index: closed or self._gate.block_reason(op) for index, op in enumerate(plan.operations)}
         for reason in dict.fromkeys(block for block in blocks.values() if block is not None):

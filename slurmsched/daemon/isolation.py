@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from slurmsched.daemon.clock import Clock
+from slurmsched.daemon.log import NO_LOG, DaemonLog
 from slurmsched.model import ClusterOverview, Explanation, JobId, Request, Snapshot, SynschedError, cluster_overview
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.explainer import explain
@@ -205,16 +206,18 @@ def record_poll_isolated(
     snapshot: Snapshot,
     managed: Collection[JobId],
     overview: ClusterOverview | None = None,
+    *,
+    log: DaemonLog = NO_LOG,
 ) -> dict[JobId, str]:
     """Store a poll of jobs and accounts; return the jobs that cannot be stored, with the reason. Raises StoreError."""
     try:
-        store.state.record_poll(round_id, snapshot, managed, overview)
+        log.job_events(store.state.record_poll(round_id, snapshot, managed, overview), snapshot)
     except StoreError:
         raise
     except Exception as error:
         failed = unstorable_jobs(store.database, snapshot, managed, describe_error)
         if not failed:
             raise RoundFailedError(f"the jobs cannot be stored: {describe_error(error)}") from error
-        store.state.record_poll(round_id, set_aside_jobs(snapshot, failed), managed, overview)
+        log.job_events(store.state.record_poll(round_id, set_aside_jobs(snapshot, failed), managed, overview), snapshot)
         return failed
     return {}

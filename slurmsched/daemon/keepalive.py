@@ -106,6 +106,8 @@ class Keepalive:
         self._beaten = beaten
         self.mode = settings.rounds.mode
         self.totals = ""
+        self.closed: str | None = None
+        """Why nothing may be changed, as of the last heartbeat; None if it may."""
         self._heartbeat = HeartbeatFile(Path(settings.hook.heartbeat))
         self._rounds = settings.rounds
         self._hook_settings = render(
@@ -135,6 +137,7 @@ class Keepalive:
         if yields:
             self._beaten(None, self.mode, closed)
             return
+        self.closed = closed.sentence if closed is not None else None
         mode = self.mode.value if closed is None else PAUSED
         self._heartbeat.write(
             now, mode, self._rounds.period, self._hook_settings + self.totals, ProcessIdentity.current()

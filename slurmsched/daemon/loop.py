@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -18,13 +18,14 @@ from slurmsched.daemon.gate import mode_in_force
 from slurmsched.daemon.isolation import RoundFailedError, describe_error, format_trace
 from slurmsched.daemon.keepalive import Keepalive, SystemdNotifier, totals_line
 from slurmsched.daemon.lock import exclusive_lock
+from slurmsched.daemon.log import DaemonLog, Severity
 from slurmsched.daemon.metrics_exposition import MetricsExporter
 from slurmsched.daemon.process import ForecastProcess, PageProcess, SignalRequests, handle_signals
 from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, current_identity, schedule_round
 from slurmsched.model import Block, BlockCause, JobState, Result, Snapshot, SynschedError
-from slurmsched.model.reasons import pluralise
+from slurmsched.model.reasons import format_duration, pluralise
 from slurmsched.rounds.scope import partition_totals
-from slurmsched.settings.definition import Mode
+from slurmsched.settings.definition import Mode, Settings
 from slurmsched.store.errors import BusyStoreError, StoreError
 from slurmsched.store.store import Store
 
@@ -33,9 +34,6 @@ _CHECK_INTERVAL: Final = 1.0
 
 _SHORTEST_SLEEP: Final = 0.1
 """Seconds."""
-
-_MAX_REMARKS: Final = 100
-"""Most distinct log lines that are remembered so as not to be repeated."""
 
 _FIRST_RETRY: Final = 10.0
 """Seconds until the first retry after a failed round; doubled with each further failure, up to the period."""
@@ -74,7 +72,7 @@ class DaemonLoop:
         *,
         requests: SignalRequests,
         systemd: SystemdNotifier,
-        log: Callable[[str], None],
+        log: DaemonLog,
         forecast: Sequence[str] = (),
         page: Sequence[str] = (),
     ) -> None:
@@ -85,16 +83,15 @@ class DaemonLoop:
         self._requests = requests
         self._systemd = systemd
         self._log = log
-        self._metrics = MetricsExporter(context.settings, store, clock, self._log_once, serves=True)
+        self._metrics = MetricsExporter(context.settings, store, clock, self._log.once, serves=True)
         self._keepalive = self._new_keepalive(context)
         self._exporter = self._new_exporter(context)
-        self._forecast = ForecastProcess(forecast, clock, self._log_once)
-        self._page = PageProcess(page, clock, self._log_once)
+        self._forecast = ForecastProcess(forecast, clock, self._log.once)
+        self._page = PageProcess(page, clock, self._log.once)
         self._failures = 0
         self._last_error = ""
         self._lack = ""
         """What our rights were found to be, if not enough for the mode: `unknown` or `too few`."""
-        self._remarks: set[str] = set()
         self._open: list[OpenPlan] = []
         """Plans of earlier rounds that have not settled."""
         self._activity = ""
@@ -107,11 +104,15 @@ class DaemonLoop:
         self._wake_at = inf
         """Unix seconds at which something becomes possible that no event announces."""
         self._waiting = 0
+        self._closed: str | None = None
+        """Why nothing may be changed, as logged last."""
 
     def run(self, *, keep_holds: bool = False) -> None:
         """Run rounds until a stop is requested. Raises HeartbeatError at the start, and StoreError: without a journal
         nothing may be changed.
         """
+        self._log.introduce(self._context.settings)
+        self._keep_settings("")
         self._check_rights()
         self._metrics.configure(self._context.settings, self._context.backend.name)
         self._keepalive.renew()
@@ -134,7 +135,12 @@ class DaemonLoop:
         self._close_plans(DAEMON_STOPS)
         if not keep_holds:
             self._keepalive.stop()
-            self._release_all()
+        released = 0 if keep_holds else self._release_all()
+        were = "was" if released == 1 else "were"
+        given_back = f"; {pluralise(released, 'job')} {were} given back to Slurm" if released else ""
+        kept = "; held jobs stay held" if keep_holds else ""
+        self._keep_settings("")
+        self._log.event(f"stopped{kept}{given_back}", verb="stop")
 
     def _round(self, *, starts_only: bool = False) -> None:
         began = self._clock.monotonic()
@@ -149,7 +155,7 @@ class DaemonLoop:
                 self._clock,
                 tick=self._keepalive.tick,
                 stopping=lambda: self._requests.stop,
-                log=self._log_once,
+                log=self._log,
                 starts_only=starts_only,
                 open_plans=self._open if self._runs_early_rounds else None,
             )
@@ -188,9 +194,9 @@ class DaemonLoop:
         except StoreError as error:
             if not isinstance(error, BusyStoreError):
                 raise
-            self._log_once(f"nothing is forecast: {error}")
+            self._log.once(f"nothing is forecast: {error}")
         except Exception as error:  # as for a round
-            self._log_once(f"nothing is forecast: {format_trace(error)}")
+            self._log.once(f"nothing is forecast: {format_trace(error)}")
         else:
             self._publish(None)
 
@@ -212,7 +218,8 @@ class DaemonLoop:
         lack = "" if mode is Mode.ENFORCE else "unknown" if identity.unread else "too few"
         if lack != self._lack:
             self._lack = lack
-            self._log(_rights_text(identity, lack))
+            severity = Severity.WARNING if lack else Severity.NOTICE
+            self._log.event(_rights_text(identity, lack), severity, verb="rights")
 
     def _settle(self) -> None:
         """Go on with the plans of earlier rounds."""
@@ -244,7 +251,7 @@ class DaemonLoop:
             self._failed(error)
             self._publish(None)
         except Exception as error:  # no single round may end the daemon: all jobs would wait
-            self._log_once(format_trace(error))
+            self._log.once(format_trace(error))
             self._failed(RoundFailedError(f"the round failed: {describe_error(error)}"))
             self._publish(None)
 
@@ -253,20 +260,12 @@ class DaemonLoop:
         try:
             self._exporter.forget_who_asked(lambda user: self._store.finished_runs.forget(user, self._clock.now()))
         except StoreError as error:
-            self._log_once(f"users who asked to be forgotten are forgotten later: {error}")
+            self._log.once(f"users who asked to be forgotten are forgotten later: {error}")
         try:
             self._exporter.publish(snapshot)
             self._page.published()
         except Exception as error:  # as for a round
-            self._log_once(f"the published documents are not updated: {format_trace(error)}")
-
-    def _log_once(self, line: str) -> None:
-        """Log what went wrong in a round, unless the same line was logged recently."""
-        if line not in self._remarks:
-            if len(self._remarks) >= _MAX_REMARKS:
-                self._remarks.clear()
-            self._remarks.add(line)
-            self._log(line)
+            self._log.once(f"the published documents are not updated: {format_trace(error)}")
 
     def _failed(self, error: SynschedError) -> None:
         """Back off; the same error is logged once. What was open is left to the next round, which sees what became of
@@ -275,13 +274,14 @@ class DaemonLoop:
         self._failures += 1
         self._keepalive.healthy = False
         if str(error) != self._last_error:
-            self._log(f"{error}; the next round is tried in {self._round_interval():.0f} s")
+            retry = f"the next round is tried in {format_duration(self._round_interval())}"
+            self._log.event(f"{error}; {retry}", Severity.ERROR, verb="fail")
         self._last_error = str(error)
         self._systemd.status(f"{self._mode_text()}; {pluralise(self._failures, 'round')} failed: {error}")
 
     def _succeeded(self, report: RoundReport) -> None:
         if self._failures:
-            self._log(f"rounds succeed again after {pluralise(self._failures, 'failure')}")
+            self._log.event(f"rounds succeed again after {pluralise(self._failures, 'failure')}", verb="succeed")
         self._failures, self._last_error, self._keepalive.healthy = 0, "", True
         self._keepalive.totals = totals_line(partition_totals(report.snapshot))
         self._keepalive.try_renew()
@@ -301,6 +301,7 @@ class DaemonLoop:
         while not self._requests.stop:
             if self._requests.take_reload():
                 self._reload()
+            self._log_switches()
             left = self._full_round_began + self._round_interval() - self._clock.monotonic()
             if left <= 0:
                 return
@@ -338,11 +339,12 @@ class DaemonLoop:
             context = self._load_context()
             keepalive = self._new_keepalive(context)
         except SynschedError as error:
-            self._log(f"the settings stay as they were: {error}")
+            self._keep_settings(str(error))
         except Exception as error:  # as for a round
-            self._log(f"the settings stay as they were: {format_trace(error)}")
+            self._keep_settings(format_trace(error))
         else:
-            self._log(self._reload_text(context))
+            self._keep_settings("")
+            self._log.reloaded(self._context.settings, context.settings)
             if context.settings.hook.heartbeat != self._context.settings.hook.heartbeat:
                 self._keepalive.stop()
             if context.settings.storage != self._context.settings.storage:
@@ -353,6 +355,13 @@ class DaemonLoop:
             self._metrics.configure(context.settings, context.backend.name)
             self._check_rights()
         self._systemd.ready(self._mode_text())
+
+    def _keep_settings(self, refused: str) -> None:
+        """Tell why the earlier settings stay in force; empty if they do not."""
+        if refused:
+            self._log.event(f"the settings stay as they were: {refused}", Severity.WARNING, verb="reload")
+        with suppress(BusyStoreError):  # then the log alone tells
+            self._store.switches.record_settings(refused, self._clock.now())
 
     def _close_plans(self, why: Block) -> None:
         """Leave what is open to the next rounds."""
@@ -365,29 +374,31 @@ class DaemonLoop:
 
         self._guarded(close)
 
-    def _reload_text(self, context: SchedulerContext) -> str:
-        text = "the settings were read again"
-        if context.settings.storage.path != self._context.settings.storage.path:
-            text += f"; {context.settings.storage.path} is used after a restart"
-        return text
+    def _log_switches(self) -> None:
+        """Log that changes ended, or began again, by a pause or the file that disables them."""
+        closed = self._keepalive.closed
+        if closed is not None and closed != self._closed:
+            self._log.event(f"nothing is changed: {closed}", verb="pause")
+        elif closed is None and self._closed is not None:
+            self._log.event("resumed: jobs are changed again", verb="resume")
+        self._closed = closed
 
-    def _release_all(self) -> None:
+    def _release_all(self) -> int:
+        """Give the jobs back to Slurm; returns how many of them were held."""
         if self._keepalive.on_standby:
-            return  # the other scheduler starts what the hook holds
+            return 0  # the other scheduler starts what the hook holds
         patience = self._context.settings.rounds.settle_timeout
         try:
-            released = release_all(self._context.backend, self._store, self._clock, patience)
+            released = release_all(self._context.backend, self._store, self._clock, patience, log=self._log)
         except SynschedError as error:
             self._log(f"what is held stays held: {error}; 'synsched release' gives it back")
-            return
+            return 0
         except Exception as error:  # as for a round
             self._log(f"what is held stays held: {format_trace(error)}; 'synsched release' gives it back")
-            return
+            return 0
         for warning in released.warnings:
             self._log(warning)
-        if released.jobs:
-            were = "was" if len(released.jobs) == 1 else "were"
-            self._log(f"stopped; {pluralise(len(released.jobs), 'job')} {were} given back to Slurm")
+        return len(released.jobs)
 
     def _new_keepalive(self, context: SchedulerContext) -> Keepalive:
         return Keepalive(
@@ -433,14 +444,14 @@ def run_daemon(
     load_context: Callable[[], SchedulerContext],
     clock: Clock,
     environment: Mapping[str, str],
-    log: Callable[[str], None],
+    open_log: Callable[[Settings], DaemonLog],
     *,
     keep_holds: bool = False,
     forecast: Sequence[str] = (),
     page: Sequence[str] = (),
 ) -> None:
-    """Run rounds until SIGTERM or SIGINT. `log` gets lines for the operator, `forecast` is the command that forecasts,
-    `page` the one that writes the page.
+    """Run rounds until SIGTERM or SIGINT. `open_log` makes the log from the settings, `forecast` is the command that
+    forecasts, `page` the one that writes the page.
 
     Raises AlreadyRunningError, LockError, StoreError, HeartbeatError, and whatever `load_context` raises at the start.
     """
@@ -453,6 +464,6 @@ def run_daemon(
     ):
         loop = DaemonLoop(
             context, load_context, store, clock,
-            requests=requests, systemd=systemd, log=log, forecast=forecast, page=page,
+            requests=requests, systemd=systemd, log=open_log(context.settings), forecast=forecast, page=page,
         )  # fmt: skip
         loop.run(keep_holds=keep_holds)

@@ -30,6 +30,7 @@ from slurmsched.daemon.isolation import (
     still_failing_jobs,
 )
 from slurmsched.daemon.job_reports import checkpointed_jobs, ingest, record_idle_gpus, record_out_of_memory
+from slurmsched.daemon.log import NO_LOG, DaemonLog
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import (
     MILLI_PER_GPU,
@@ -46,6 +47,7 @@ from slurmsched.model import (
     Snapshot,
     SynschedError,
 )
+from slurmsched.model.reasons import pluralise
 from slurmsched.policies.policies import configured_policy, order_read
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds.device_mismatch import device_mismatches
@@ -125,7 +127,7 @@ def schedule_round(
     *,
     tick: Callable[[], None] = lambda: None,
     stopping: Callable[[], bool] = lambda: False,
-    log: Callable[[str], None] = lambda _: None,
+    log: DaemonLog = NO_LOG,
     starts_only: bool = False,
     open_plans: list[OpenPlan] | None = None,
 ) -> RoundReport:
@@ -138,12 +140,13 @@ def schedule_round(
     Raises BackendError, StoreError, RoundFailedError and other errors that prevent a decision.
 
     The round is stored in the database before the cluster is polled: without space for it nothing is changed. After an
-    error the next round determines the outcomes of open intents. `log` gets errors that did not end the round. While
-    our rights are unknown or too few, mode OBSERVE is in force instead of ENFORCE.
+    error the next round determines the outcomes of open intents. `log` gets what is done to jobs, and errors that did
+    not end the round. While our rights are unknown or too few, mode OBSERVE is in force instead of ENFORCE.
     """
     context = _in_force(context)
     settings = context.settings
-    store.journal.close_interrupted_rounds(clock.now())
+    if interrupted := store.journal.close_interrupted_rounds(clock.now()):
+        log.event(f"{pluralise(interrupted, 'round')} of an earlier process did not end: it was killed", verb="recover")
     order = order_read(settings.policy.system, settings.policy.order)
     round_id = store.journal.begin_round(clock.now(), settings.rounds.mode.value, settings.policy.system, order)
     gate = Gate(settings, store.switches, clock)
@@ -157,6 +160,7 @@ def schedule_round(
         tick=tick,
         stopping=stopping,
         checkpointed=lambda jobs: _checkpointed(spool, jobs),
+        log=log,
     )
     try:
         report = _Round(round_id, context, store, clock, applier, gate, log, starts_only, open_plans).run()
@@ -167,7 +171,7 @@ def schedule_round(
         raise
     except Exception as error:
         failed = RoundFailedError(f"the round failed: {describe_error(error)}")
-        log(f"the round failed: {format_trace(error)}")
+        log.once(f"the round failed: {format_trace(error)}")
         with suppress(StoreError):  # as above
             store.journal.finish_round(round_id, clock.now(), RoundStatistics(), str(failed))
         raise failed from error
@@ -203,7 +207,7 @@ class _Round:
     clock: Clock
     applier: Applier
     gate: Gate
-    log: Callable[[str], None]
+    log: DaemonLog
     starts_only: bool = False
     open_plans: list[OpenPlan] | None = None
 
@@ -244,7 +248,7 @@ class _Round:
             promised = {job: start for opened in self.open_plans for job, start in opened.open_starts.items()}
             seen = replace(seen, state=replace(seen.state, starting=promised))
         mode, at = self.context.settings.rounds.mode, self.clock.now()
-        repairs = resolve_open_intents(self.store.journal, seen.snapshot, seen.state, at).operations
+        repairs = resolve_open_intents(self.store.journal, seen.snapshot, seen.state, at, self.log).operations
         planned = stray_release_plan(seen.snapshot, seen.state, seen.managed - seen.state.let_go, mode).operations
         identity = self.context.backend.identity()
         strays = [replace(op, permitted=identity.may(op.verb) or bool(identity.unread)) for op in planned]
@@ -259,7 +263,8 @@ class _Round:
         settings = self.context.settings
         polled = self.context.backend.observe()
         managed, failing = managed_jobs(polled, settings)
-        failing |= record_poll_isolated(self.store, self.id, set_aside_jobs(polled, failing), managed)
+        read = set_aside_jobs(polled, failing)
+        failing |= record_poll_isolated(self.store, self.id, read, managed, log=self.log)
         failing |= still_failing_jobs(polled, self.store)
         snapshot = set_aside_jobs(polled, failing)
         managed -= failing.keys()
@@ -281,7 +286,7 @@ class _Round:
         except SynschedError:
             raise
         except Exception as error:
-            self.log(f"the reports of jobs are ignored: {format_trace(error)}")
+            self.log.once(f"the reports of jobs are ignored: {format_trace(error)}")
 
     def _with_idle_gpus(self, seen: _Observation) -> _Observation:
         """The observation with the running jobs that have idle GPUs, as told now: nothing older counts in the decision,
@@ -292,7 +297,7 @@ class _Round:
         except StoreError:
             raise
         except Exception as error:
-            self.log(f"no job is known to have idle GPUs: {format_trace(error)}")
+            self.log.once(f"no job is known to have idle GPUs: {format_trace(error)}")
         return replace(seen, state=replace(seen.state, idle=idle))
 
     def _decide(self, seen: _Observation) -> tuple[IsolatedDecision, float]:
@@ -313,7 +318,7 @@ class _Round:
                 starts_only=self.starts_only,
             )
 
-        return decide_isolated(seen.snapshot, decide, self.store, self.clock, self.log), timed.seconds
+        return decide_isolated(seen.snapshot, decide, self.store, self.clock, self.log.once), timed.seconds
 
     def _record(self, seen: _Observation, decided: IsolatedDecision) -> None:
         storage, result = self.context.settings.storage, decided.result
@@ -360,7 +365,8 @@ class _Round:
             )
             mismatches = device_mismatches(targets.values(), seen.snapshot, last) if settled else ()
             self.store.state.record_events(self.id, applied.outcomes, targets, last.time, mismatches)
-            record_poll_isolated(self.store, self.id, last, seen.managed, overview_or_survey(last, seen.state.usual))
+            overview = overview_or_survey(last, seen.state.usual)
+            record_poll_isolated(self.store, self.id, last, seen.managed, overview, log=self.log)
 
     def _learn(self, seen: _Observation) -> None:
         """Ask accounting which runs have ended, and Slurm for the scripts of new jobs; once the round is applied, as an
@@ -389,7 +395,7 @@ class _Round:
         except StoreError:
             raise
         except Exception as error:
-            self.log(f"nothing is learnt of jobs that have ended: {format_trace(error)}")
+            self.log.once(f"nothing is learnt of jobs that have ended: {format_trace(error)}")
 
     def _measured(
         self, ended: Sequence[AccountedRun], numbers: Mapping[JobId, str], now: float

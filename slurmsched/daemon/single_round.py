@@ -13,9 +13,11 @@ from slurmsched.daemon.gate import mode_in_force
 from slurmsched.daemon.heartbeat import HeartbeatFile
 from slurmsched.daemon.keepalive import Keepalive, SystemdNotifier, totals_line
 from slurmsched.daemon.lock import AlreadyRunningError, LockError, SkipCounter, exclusive_lock
+from slurmsched.daemon.log import DaemonLog
 from slurmsched.daemon.metrics_exposition import MetricsExporter
 from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, current_identity, schedule_round
 from slurmsched.rounds.scope import partition_totals
+from slurmsched.settings.definition import Settings
 from slurmsched.store.store import Store
 
 _MAX_SKIPS: Final = 3
@@ -27,14 +29,14 @@ class RoundsSkippedError(LockError):
 
 
 def run_once(
-    load_context: Callable[[], SchedulerContext], clock: Clock, log: Callable[[str], None]
+    load_context: Callable[[], SchedulerContext], clock: Clock, open_log: Callable[[Settings], DaemonLog]
 ) -> RoundReport | None:
     """Run one round and write the heartbeat after it; None if it was skipped because another process schedules.
 
     Raises RoundsSkippedError from the third skip in a row on, LockError, StoreError, HeartbeatError, BackendError.
     """
     context = load_context()
-    path = Path(context.settings.storage.path)
+    path, log = Path(context.settings.storage.path), open_log(context.settings)
     skips = SkipCounter.beside(path)
     try:
         with exclusive_lock(path), closing(Store.open(path, clock.now())) as store:

@@ -26,6 +26,8 @@ from slurmsched.doctor.installation import (
     check_owners,
     check_prometheus,
     check_reports,
+    check_round_times,
+    check_settings,
     check_spool,
     check_switches,
     check_unit,
@@ -35,6 +37,7 @@ from slurmsched.doctor.slurm import (
     check_configuration,
     check_limits,
     check_nodes,
+    check_private,
     check_release,
     check_rights,
     check_shards,
@@ -45,7 +48,7 @@ from slurmsched.report.status import ClusterStatus
 from slurmsched.settings.file import LoadedSettings
 from slurmsched.store.publication import export_folder
 from slurmsched.store.read_only import open_read_only
-from slurmsched.store.rows import RejectedReportRow
+from slurmsched.store.rows import SETTINGS_SWITCH, RejectedReportRow, SwitchRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Probes:
     """The sources that the checks read; each may raise a SynschedError.
 
     `configuration` returns the output of `scontrol show config`, `rehearse` the output of `sbatch --test-only` for a
-    job with the comment that it is given.
+    job with the comment that it is given, `unknown_names` what the settings name and Slurm does not have.
     """
 
     connect: Callable[[], Backend]
@@ -62,12 +65,12 @@ class Probes:
     status: Callable[[], ClusterStatus]
     rejected_reports: Callable[[], Sequence[RejectedReportRow]]
     now: Callable[[], float]
+    unknown_names: Callable[[], Iterator[str]] = lambda: iter(())
 
 
 def examine(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     """Yield the findings about the settings, Slurm, its configuration, the installation, rounds and reports."""
-    where = str(loaded.file) if loaded.file else "no file, so the defaults"
-    yield ok("settings", f"{where}; mode {loaded.settings.rounds.mode.value}")
+    yield from check_settings(loaded, _refused_settings(loaded), tuple(probes.unknown_names()))
     yield from _guarded("Slurm", lambda: _check_slurm(loaded, probes))
     yield from _guarded("slurm.conf", lambda: _check_configuration(loaded, probes))
     yield from check_unit(loaded.settings)
@@ -75,6 +78,15 @@ def examine(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     yield from check_owners(Path(loaded.settings.storage.path), os.geteuid())
     yield from _guarded("rounds", lambda: _check_rounds(loaded, probes))
     yield from _guarded("reports", lambda: _check_reports(loaded, probes))
+
+
+def _refused_settings(loaded: LoadedSettings) -> SwitchRow | None:
+    """Why the daemon keeps earlier settings; None where it does not, or where that cannot be read."""
+    try:
+        with open_read_only(Path(loaded.settings.storage.path)) as store:
+            return store.switch(SETTINGS_SWITCH)
+    except SynschedError:  # a check of its own tells what is wrong with the database
+        return None
 
 
 def _guarded(topic: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -96,6 +108,7 @@ def _check_slurm(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     yield from check_shards(snapshot, loaded.settings)
     yield from check_limits(snapshot)
     yield check_rights(backend.identity(), loaded.settings)
+    yield from check_private(snapshot, backend.identity())
 
 
 def _check_configuration(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
@@ -103,7 +116,8 @@ def _check_configuration(loaded: LoadedSettings, probes: Probes) -> Iterator[Fin
     yield from check_configuration(configuration, loaded.settings)
     yield check_clock(probes.now(), as_of)
     if "lua" in configuration.get("JobSubmitPlugins", "").split(","):
-        yield check_hook(probes.rehearse(REHEARSAL_COMMENT))
+        beat = HeartbeatFile(Path(loaded.settings.hook.heartbeat)).read()
+        yield from check_hook(probes.rehearse(REHEARSAL_COMMENT), loaded.settings.hook.heartbeat, beat, probes.now())
 
 
 def _check_rounds(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
@@ -118,6 +132,7 @@ def _check_rounds(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
         if loaded.settings.learning.accounting:
             yield from check_accounting(store.accounting_problem())
             yield from check_prometheus(loaded.settings.learning.prometheus, store.exporters(), probes.now())
+        yield from check_round_times(latest[0].started if latest else None, probes.now())
         if latest:
             yield from check_lifted_holds(store.lifted_holds(latest[-1].started))
     status = probes.status()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 
-from slurmsched.report.tables import safe_line
+from slurmsched.report.tables import Hanging, safe_line
 
 
 class Verdict(StrEnum):
@@ -52,14 +50,7 @@ _SIGNS: Final = {Verdict.OK: ("ok", "green"), Verdict.ADVICE: ("hint", "yellow")
 
 
 def finding_view(finding: Finding) -> RenderableType:
-    """The finding, with the remedy in the line below."""
-    return Group(*_lines(finding))
-
-
-def _lines(finding: Finding) -> Iterator[RenderableType]:
+    """The finding, with the remedy in the line below; what does not fit is continued below its first word."""
     sign, style = _SIGNS[finding.verdict]
-    head = safe_line(f"{sign:<5}", style)
-    head.append_text(safe_line(f"{finding.topic}: {finding.sentence}"))
-    yield head
-    if finding.remedy:
-        yield Padding(safe_line(finding.remedy, "dim"), (0, 0, 0, 7), expand=False)
+    head = Hanging(safe_line(f"{sign:<5}", style), safe_line(f"{finding.topic}: {finding.sentence}"))
+    return Group(head, Hanging(safe_line(" " * 7), safe_line(finding.remedy, "dim"))) if finding.remedy else head

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shlex
 import sqlite3
 import stat
@@ -16,22 +17,26 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from slurmsched.backends.prometheus import RUNNING_JOBS
-from slurmsched.daemon.heartbeat import HeartbeatRecord, ProcessIdentity
+from slurmsched.daemon.heartbeat import STOPPED, HeartbeatRecord, ProcessIdentity
 from slurmsched.doctor.finding import Finding, advice, ok, problem
 from slurmsched.installation import extra_write_folders
 from slurmsched.jobside.untrusted import insecure_spool_reason, is_private_spool
-from slurmsched.model import JobId
+from slurmsched.knowledge import load_knowledge
+from slurmsched.model import JobId, SynschedError
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.quantities import duration
+from slurmsched.policies.policies import comparison_remark
+from slurmsched.report.quantities import duration, local_time
 from slurmsched.report.status import Liveness, LivenessState
+from slurmsched.rounds.guards import settings_contradictions
 from slurmsched.settings.definition import MetricsSettings, Settings
+from slurmsched.settings.file import LoadedSettings
 from slurmsched.settings.schema import parse_listen_address
 from slurmsched.store.database import Database
 from slurmsched.store.errors import StoreError, translate_sqlite_errors
 from slurmsched.store.maintenance import find_damage, pending_migrations
 from slurmsched.store.publication import DocumentKind
 from slurmsched.store.read_only import open_read_only
-from slurmsched.store.rows import ExporterRow, RejectedReportRow
+from slurmsched.store.rows import ExporterRow, RejectedReportRow, SwitchRow
 
 _LAG: Final = 60.0
 """Seconds after the end of a round within which it has to be published."""
@@ -51,6 +56,38 @@ _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 REHEARSAL_COMMENT: Final = "synsched:doctor=1"
 """A comment with an unknown hint, which the hook rejects."""
+
+
+def settings_mistakes(loaded: LoadedSettings) -> Iterator[str]:
+    """All that is wrong with the settings, as far as that can be told without Slurm, each in a sentence."""
+    settings = loaded.settings
+    yield from loaded.mistakes
+    yield from settings_contradictions(settings)
+    if settings.policy.profiles:
+        try:
+            load_knowledge(settings.policy.profiles)
+        except SynschedError as error:
+            yield f"policy.profiles: {error}"
+
+
+def check_settings(loaded: LoadedSettings, refused: SwitchRow | None, unknown: Sequence[str]) -> Iterator[Finding]:
+    """Whether the settings have mistakes, among them the `unknown` names, and whether the daemon took them: `refused`
+    is set where it keeps earlier ones."""
+    topic, where = "settings", str(loaded.file) if loaded.file else "no file, so the defaults"
+    if loaded.file is not None and not os.access(loaded.file, os.R_OK, effective_ids=True):
+        user = _user_name(os.geteuid())
+        yield problem(topic, f"{user} may not read {loaded.file}", f"let {user} read it, and enter its folder")
+    mistakes = (*settings_mistakes(loaded), *unknown)
+    reload = f"correct {loaded.file}, then 'synsched config check' and 'systemctl reload synsched'"
+    for mistake in mistakes:
+        yield problem(topic, mistake, reload)
+    if refused is not None:
+        what = f"the daemon keeps the settings from before {local_time(refused.at)}: {refused.value}"
+        yield problem(topic, what, reload if mistakes else "'systemctl reload synsched' reads the corrected file")
+    if not mistakes:
+        yield ok(topic, f"{where}; mode {loaded.settings.rounds.mode.value}, policy {loaded.settings.policy.system}")
+    if remark := comparison_remark(loaded.settings.policy.system):
+        yield advice(topic, remark, "see the table of policies in docs/settings.md")
 
 
 def check_database(path: Path) -> Iterator[Finding]:
@@ -106,7 +143,7 @@ def check_export(folder: Path, ended: float | None, owner: int | None = None) ->
 
     That round finished at `ended` (unix seconds). `owner` is the user id of the daemon, None if unknown.
     """
-    topic, remedy = "export", "see the daemon's log"
+    topic, remedy = "export", "see 'journalctl -t synsched'"
     try:
         if refused := _export_refusal(folder, owner):
             return problem(topic, f"nothing is published: {refused}", f"remove {folder}, or set storage.export")
@@ -169,7 +206,7 @@ def check_liveness(liveness: Liveness, held: int) -> Finding:
             what = liveness.sentence.partition(";")[0]
             if held:
                 what += f", and synsched holds {pluralise(held, 'job')}"
-            return problem("rounds", what, "see the daemon's log; 'synsched release' gives jobs back")
+            return problem("rounds", what, "see 'journalctl -t synsched'; 'synsched release' gives jobs back")
 
 
 def check_daemons(
@@ -181,6 +218,16 @@ def check_daemons(
         what = f"{beating.sentence} writes the heartbeat, and {owner.sentence} holds the lock of the database"
         remedy = "stop one of them; until then the second only observes"
         yield problem("daemons", f"{what}: two daemons schedule one cluster", remedy)
+
+
+def check_round_times(began: float | None, now: float) -> Iterator[Finding]:
+    """Whether the latest round in the database began in the future (unix seconds; None without one)."""
+    if began is not None and began > now + _CLOCK_SLACK:
+        what = f"the latest round in the database began {duration(began - now)} in the future: a clock was set back"
+        yield problem("clock", what, "run NTP on the daemon's host; ages are right again after that time")
+
+
+_CLOCK_SLACK: Final = 5.0
 
 
 def check_lifted_holds(lifted: Mapping[int, Sequence[JobId]]) -> Iterator[Finding]:
@@ -289,16 +336,37 @@ def check_switches(paused: str, disable_file: Path) -> Iterator[Finding]:
         yield advice("pause", f"{disable_file} exists: nothing is changed", "remove it to resume")
 
 
-def check_hook(output: str) -> Finding:
-    """Whether the job_submit hook answered a test submission with REHEARSAL_COMMENT; `output` is that of sbatch."""
-    if "unknown hint" in output:
-        return ok("hook", "answers at submission")
-    last = (output.strip().splitlines() or ["sbatch printed nothing"])[-1]
-    return problem(
-        "hook",
-        f"did not answer a test submission ({last})",
-        "install hooks/job_submit.lua, then 'scontrol reconfigure'",
-    )
+def check_hook(output: str, heartbeat: str, beat: HeartbeatRecord | None, now: float) -> Iterator[Finding]:
+    """Whether the job_submit hook answered a test submission with REHEARSAL_COMMENT, and whether slurmctld's host,
+    where it runs, sees our heartbeat. `output` is that of sbatch, `beat` the heartbeat in the file `heartbeat` here."""
+    topic, install = "hook", "install hooks/job_submit.lua of this release, then 'scontrol reconfigure'"
+    if "unknown hint" not in output:
+        last = (output.strip().splitlines() or ["sbatch printed nothing"])[-1]
+        yield problem(topic, f"did not answer a test submission ({last})", install)
+        return
+    seen = _HOOK_SEES.search(output)
+    if seen is None:
+        yield advice(topic, "answers at submission, but is of another release", install)
+    elif seen["path"] != heartbeat:
+        remedy = f"write heartbeat = {heartbeat} into /etc/synsched/hook.conf on slurmctld's host"
+        yield problem(topic, f"looks for the heartbeat in {seen['path']}, and the daemon writes {heartbeat}", remedy)
+    elif beat is None or beat.mode == STOPPED:
+        yield ok(topic, "answers at submission")
+    elif seen["age"] is None:
+        what = f"answers, but slurmctld's host has no heartbeat {heartbeat} that it may read: it holds no job"
+        remedy = "put hook.heartbeat into a folder that both hosts share, and that slurmctld's user may enter"
+        yield problem(topic, what, remedy)
+    elif abs(int(seen["age"]) - (now - beat.at)) > _SEEN_WITHIN:
+        ages = f"{duration(int(seen['age']))} old on slurmctld's host and {duration(max(now - beat.at, 0.0))} here"
+        remedy = "put hook.heartbeat into a folder that both hosts share, and run NTP on both"
+        yield problem(topic, f"the heartbeat {heartbeat} is {ages}: it is another file, or a clock is wrong", remedy)
+    else:
+        yield ok(topic, "answers at submission and sees the heartbeat")
+
+
+_HOOK_SEES: Final = re.compile(r"heartbeat (?P<path>/\S*) (?:is not there|has mode [a-z]+ and is (?P<age>-?\d+) s old)")
+_SEEN_WITHIN: Final = 30.0
+"""Seconds: a heartbeat is written every ten, and the rehearsal may take a while."""
 
 
 UNIT: Final = Path("/etc/systemd/system/synsched.service")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Final
 
-from slurmsched.backends.protocol import Identity, Privilege
+from slurmsched.backends.protocol import BackendError, Identity, Privilege
 from slurmsched.doctor.finding import Finding, advice, ok, problem
 from slurmsched.model import Snapshot
 from slurmsched.model.reasons import pluralise
@@ -41,7 +43,7 @@ def check_release(snapshot: Snapshot) -> Finding:
 
 
 def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Whether Slurm has GPUs with types, the managed partitions exist, and all jobs could be read."""
+    """Whether Slurm has GPUs with types, and all jobs could be read."""
     gpus = [gpu for node in snapshot.nodes for gpu in node.gpus]
     if not gpus:
         yield problem(
@@ -57,10 +59,6 @@ def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
         yield advice(
             "GPUs", "some have no type: all count as one type", "write Type= in gres.conf ('synsched render gres.conf')"
         )
-    for name in sorted(set(settings.manage.partitions) - set(snapshot.partitions_by_name)):
-        yield problem(
-            "partitions", f"manage.partitions names {name}, which does not exist", "see 'sinfo -s' for the names"
-        )
     if not settings.manage.partitions and not settings.manage.qos:
         which = "only jobs with a synsched: hint are managed" if settings.manage.opt_in else "no job is managed"
         yield advice("partitions", which, "set manage.partitions or manage.qos for more")
@@ -72,6 +70,58 @@ def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     if len(snapshot.set_aside) > _MAX_NAMED:
         more = pluralise(len(snapshot.set_aside) - _MAX_NAMED, "more job")
         yield advice("jobs", f"{more} set aside", "see 'synsched status --json'")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNames:
+    """What there is in Slurm by the setting that names some of it; a kind that nobody told is absent, and `untold` says
+    why."""
+
+    known: Mapping[str, frozenset[str]]
+    untold: str = ""
+
+
+_NAMES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "manage.partitions": ("partition", ("scontrol", "-a", "-o", "show", "partition")),
+    "manage.never_partitions": ("partition", ("scontrol", "-a", "-o", "show", "partition")),
+    "manage.qos": ("QOS", ("sacctmgr", "-nP", "show", "qos", "format=Name")),
+    "tickets.users": ("user", ("sacctmgr", "-nP", "show", "user", "format=User")),
+    "tickets.accounts": ("account", ("sacctmgr", "-nP", "show", "account", "format=Account")),
+}
+
+
+def read_names(settings: Settings, read: Callable[..., str]) -> SlurmNames:
+    """Ask Slurm for what the settings name, and for nothing else; `read` runs a command and returns its output."""
+    known, untold = dict[str, frozenset[str]](), ""
+    for setting, (_, command) in _NAMES.items():
+        if not _named_in(settings, setting):
+            continue
+        try:
+            words = (line.split()[0] for line in read(*command).splitlines() if line.strip())
+            known[setting] = frozenset(word.removeprefix("PartitionName=") for word in words)
+        except BackendError as error:
+            untold = str(error)
+    return SlurmNames(known, untold)
+
+
+def _named_in(settings: Settings, setting: str) -> tuple[str, ...]:
+    """The names that a setting has; those of tickets stand before an equals sign, accounts behind their parent."""
+    section, _, key = setting.partition(".")
+    entries: tuple[str, ...] = getattr(getattr(settings, section), key)
+    names = (entry.partition("=")[0] for entry in entries)
+    return tuple(dict.fromkeys(part for name in names for part in name.split("/")))
+
+
+def unknown_names(settings: Settings, names: SlurmNames) -> Iterator[str]:
+    """Partitions, QOS, users and accounts in the settings that Slurm does not have, each in a sentence."""
+    for setting, (kind, _) in _NAMES.items():
+        known = names.known.get(setting)
+        for name in _named_in(settings, setting) if known is not None else ():
+            if known and name not in known:
+                near = get_close_matches(name, known, n=1)
+                listed = ", ".join(sorted(known)[:_MAX_NAMED])
+                meant = f"did you mean {near[0]}?" if near else f"Slurm has {listed}"
+                yield f"{setting} names {name}, and there is no such {kind}: {meant}"
 
 
 def check_shards(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
@@ -146,6 +196,20 @@ def check_rights(identity: Identity, settings: Settings) -> Finding:
         Privilege.ADMINISTRATOR: f"sacctmgr modify user {identity.user} set AdminLevel=Administrator",
     }.get(needed, "run as SlurmUser or root, or switch nodes.weights and nodes.fragments off")
     return problem("rights", f"{have}; {what} needs {_ROLES[needed]}", remedy)
+
+
+def check_private(snapshot: Snapshot, identity: Identity) -> Iterator[Finding]:
+    """Whether PrivateData hides from our user what rounds decide by, and what it hides from other users."""
+    hidden = sorted(snapshot.private_data & _DECIDED_BY)
+    if hidden and identity.privilege < Privilege.OPERATOR:
+        what = f"PrivateData hides {', '.join(hidden)} of others from {identity.user}: rounds would not see them"
+        yield problem("PrivateData", what, f"sacctmgr modify user {identity.user} set AdminLevel=Operator")
+    elif snapshot.private_data:
+        what = f"{', '.join(sorted(snapshot.private_data))} of others are hidden from users in 'synsched' too"
+        yield ok("PrivateData", what)
+
+
+_DECIDED_BY: Final = frozenset({"jobs", "nodes", "usage"})
 
 
 def check_clock(ours: float, theirs: float | None) -> Finding:
@@ -264,11 +328,93 @@ def _limits(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
         yield advice(_TOPIC, "rl_enable limits the rate of our updates", "keep rounds.period at 5m or longer")
 
 
+_EARLY_ROUND: Final = 10.0
+"""Seconds within which an early round comes after a job was requeued."""
+_CREDENTIAL_SECONDS: Final = 120.0
+"""Slurm's default of cred_expire."""
+
+
+def _option(configuration: ScontrolConfig, name: str, option: str) -> str | None:
+    """The value of an option such as `requeue_delay=5` in a list of them; empty of a bare word, None where it is not
+    set."""
+    words = (word.partition("=") for word in configuration.get(name, "").split(","))
+    return next((value for word, _, value in words if word.strip().lower() == option), None)
+
+
+def _requeue_delay(configuration: ScontrolConfig, settings: Settings) -> Iterator[Finding]:
+    """Whether a round comes before Slurm may start a job again that somebody, or a failed node, requeued."""
+    rounds = settings.rounds
+    delay, where = _option(configuration, "SchedulerParameters", "requeue_delay"), "SchedulerParameters=requeue_delay"
+    if delay is None or _release(configuration) < (25, 11):  # earlier releases do not read it
+        delay, where = _option(configuration, "AuthInfo", "cred_expire"), "AuthInfo=cred_expire"
+    seconds = float(delay) if delay and delay.isdecimal() else _CREDENTIAL_SECONDS
+    wanted = _EARLY_ROUND if rounds.early_interval else rounds.period
+    if rounds.mode is Mode.ENFORCE and seconds < wanted:
+        what = f"a job that others requeue may start again after {duration(seconds)}, before a round sees it"
+        yield advice(_TOPIC, what, f"set {where}={round(wanted)} or more")
+
+
+def _expedited(configuration: ScontrolConfig, settings: Settings) -> Iterator[Finding]:
+    enabled = _option(configuration, "SlurmctldParameters", "enable_expedited_requeue") is not None
+    if enabled and settings.rounds.mode is Mode.ENFORCE:
+        what = "enable_expedited_requeue: jobs with --requeue=expedite that fail start again before a round sees them"
+        yield advice(_TOPIC, what, "such a start may take GPUs promised to others; remove it to keep the order")
+
+
+def _requeue_exit(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
+    statuses = configuration.get("RequeueExit", "")
+    if statuses not in _UNSET:
+        what = f"RequeueExit={statuses}: a job that ends so after its checkpoint signal waits again unheld"
+        yield advice(_TOPIC, what, "let jobs go on after the signal, or end with another status")
+
+
+def _backfill(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
+    """Releases whose backfill puts back what was changed of a waiting job meanwhile (changelog of 24.05.0rc1)."""
+    continues = _option(configuration, "SchedulerParameters", "bf_continue") is not None
+    backfills = configuration.get("SchedulerType", "sched/backfill") == "sched/backfill"
+    if backfills and continues and _release(configuration) < (24, 5):
+        what = "with bf_continue backfill may undo a change of a waiting job's partition, which may then not be managed"
+        yield advice(_TOPIC, what, "upgrade to Slurm 24.05, or remove bf_continue")
+
+
+_UNSET: Final = ("", "(null)", "none", "no")
+
+
+def _accounting(configuration: ScontrolConfig, settings: Settings) -> Iterator[Finding]:
+    """Whether Slurm's accounting holds what is learnt from it, and for traces what hints said."""
+    learning = settings.learning
+    tracked = configuration.get("AccountingStorageTRES", "").lower().split(",")
+    if learning.accounting and "gres/gpu" not in tracked:
+        what = "AccountingStorageTRES has no gres/gpu: nothing is learnt of runs that end"
+        yield problem(_TOPIC, what, "add gres/gpu, and gres/gpu:TYPE for each type; or set learning.accounting = false")
+        return
+    gathered = configuration.get("JobAcctGatherType", "").lower().removeprefix("jobacct_gather/") not in _UNSET
+    if learning.accounting and not gathered:
+        what = "JobAcctGatherType is none: what jobs use of CPUs and memory is known by CPU time alone"
+        yield advice(_TOPIC, what, "set JobAcctGatherType=jobacct_gather/cgroup")
+    if learning.accounting and not learning.prometheus and ("gres/gpuutil" not in tracked or not gathered):
+        what = "accounting does not record how busy GPUs are (gres/gpuutil)"
+        remedy = "AutoDetect in gres.conf and JobAcctGatherType record it; or use jobstats, or set learning.prometheus"
+        yield advice(_TOPIC, what, remedy)
+    if _option(configuration, "AccountingStoreFlags", "job_comment") is None:
+        what = "comments are not kept in accounting: a trace of last month has no hints, so no models"
+        yield advice(_TOPIC, what, "set AccountingStoreFlags=job_comment before you want 'synsched trace' of it")
+
+
+def _release(configuration: ScontrolConfig) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", configuration.get("SLURM_VERSION", ""))[:3]) or (99,)
+
+
 _CONFIGURATION_CHECKS: Final[tuple[Callable[[ScontrolConfig, Settings], Iterator[Finding]], ...]] = (
     _select,
     _gres,
     _sharing,
     _hook,
     _requeue,
+    _requeue_delay,
+    _expedited,
+    _requeue_exit,
+    _backfill,
+    _accounting,
     _limits,
 )

@@ -15,6 +15,7 @@ import numpy as np
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.keepalive import SystemdNotifier
 from slurmsched.daemon.lock import exclusive_lock
+from slurmsched.daemon.log import remarks
 from slurmsched.daemon.loop import DaemonLoop
 from slurmsched.daemon.process import SignalRequests
 from slurmsched.daemon.scheduler import SchedulerContext
@@ -185,7 +186,7 @@ def run_live(
             _ObservingClock(clock, look),
             requests=requests,
             systemd=SystemdNotifier({}),
-            log=say,
+            log=remarks(say),
         )
         began = clock.now()
         submitting = Thread(target=submitter.run, name="submissions")

@@ -2,8 +2,9 @@
 
     sbatch --comment="synsched:model=resnet50,ckpt=usr1@60 my own words" job.sh
 
-The grammar is `synsched:KEY=VALUE[,KEY=VALUE]...`, in at most `MAX_HINT_LENGTH` characters; only the first `synsched:`
-word of a comment counts. The text is untrusted: a hint that does not parse is ignored and reported in `Hints.problems`.
+The grammar is `synsched:KEY=VALUE[,KEY=VALUE]...`, in at most `MAX_HINT_LENGTH` characters, in upper or lower case;
+only the first `synsched:` word of a comment counts. The text is untrusted: a hint that does not parse is ignored and
+reported in `Hints.problems`, and so is one behind a blank, which is not part of the word.
 `hooks/job_submit.lua` implements the same grammar; a test compares the two.
 """
 
@@ -13,6 +14,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 
 HINT_PREFIX: Final = "synsched:"
@@ -25,6 +27,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,63}\Z")
 _STEPS = re.compile(r"[1-9][0-9]{0,11}\Z")
 _GPU_MEMORY = re.compile(r"([1-9][0-9]{0,6})([mg])\Z")
 _TIME = re.compile(r"([0-9]{1,7})([smhd]?)\Z")
+_SLURM_TIME = re.compile(r"(?:([0-9]{1,5})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?\Z")
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -93,34 +97,65 @@ def parse_duration(text: str) -> int | None:
     return int(match[1]) * _SECONDS[match[2]] if match else None
 
 
+def _parse_time(text: str) -> int | None:
+    """Returns a time as of `parse_duration`, or as sbatch's --time has it with a colon or days (`2:00:00`, `1-12`)."""
+    match = _SLURM_TIME.match(text)
+    if match is None or not ("-" in text or ":" in text):
+        return parse_duration(text)
+    days, first, second, third = match.groups()
+    # [days-]hours:minutes:seconds, days-hours[:minutes], minutes:seconds
+    hours, minutes, seconds = ("0", first, second) if days is None and third is None else (first, second, third)
+    return ((int(days or 0) * 24 + int(hours)) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)
+
+
+def lower(text: str) -> str:
+    """The text with the letters A to Z in lower case, as hints are read."""
+    return text.translate(_LOWER)
+
+
+def is_hint_word(word: str) -> bool:
+    """Whether the word of a comment is one with hints."""
+    return lower(word[: len(HINT_PREFIX)]) == HINT_PREFIX
+
+
 def parse_hints(comment: str) -> Hints:
     """Returns the hints in a job's comment. Never raises: each mistake is one short sentence in `problems`."""
-    word = next((word for word in comment.split() if word.startswith(HINT_PREFIX)), None)
-    if word is None:
+    words = comment.split()
+    at = next((at for at, word in enumerate(words) if is_hint_word(word)), None)
+    if at is None:
         return NO_HINTS
+    word = words[at]
     if len(word) > MAX_HINT_LENGTH:
         return Hints(given=True, problems=(f"hint longer than {MAX_HINT_LENGTH} characters: ignored",))
-    items = word.removeprefix(HINT_PREFIX).split(",")
-    marks_only = all(item.partition("=")[0] in MARKS for item in items)
+    items = word[len(HINT_PREFIX) :].split(",")
+    marks_only = all(lower(item.partition("=")[0]) in MARKS for item in items)
     hints, seen, problems = Hints(given=True, marks_only=marks_only), set[str](), list[str]()
     for item in items:
-        key, separator, value = item.partition("=")
+        given, separator, value = item.partition("=")
+        key = lower(given)
         if not item:
             continue
         if key not in HINT_KEYS:
-            problems.append(f"unknown hint {_printable(key)}: known are {', '.join(HINT_KEYS)}")
+            problems.append(f"unknown hint {_printable(given)}: known are {', '.join(HINT_KEYS)}")
         elif not separator or not value:
             problems.append(f"hint {key} has no value: write {key}={HINT_KEYS[key].expected}")
         elif key in seen:
             problems.append(f"hint {key} given twice: the first counts")
         else:
             seen.add(key)
-            changed = HINT_KEYS[key].parse(hints, value)
+            changed = HINT_KEYS[key].parse(hints, lower(value))
             if changed is None:
                 problems.append(f"hint {key}={_printable(value)}: expected {HINT_KEYS[key].expected}")
             else:
                 hints = changed
+    if (behind := next(iter(words[at + 1 :]), "")) and _looks_like_hint(behind):
+        problems.append(f"hint {_printable(behind)} stands behind a blank: write commas between hints, and no blanks")
     return replace(hints, problems=tuple(problems))
+
+
+def _looks_like_hint(word: str) -> bool:
+    key, separator, _ = word.lstrip(",").partition("=")
+    return bool(separator) and lower(key) in HINT_KEYS and lower(key) not in MARKS
 
 
 def render_hints(hints: Hints) -> str:
@@ -177,14 +212,15 @@ def _parse_task(hints: Hints, value: str) -> Hints | None:
 
 def _parse_checkpoint(hints: Hints, value: str) -> Hints | None:
     name, at, lead_text = value.partition("@")
-    lead = parse_duration(lead_text) if at else None
+    name = name.removeprefix("sig")
+    lead = _parse_time(lead_text) if at else None
     if name not in CheckpointSignal.__members__.values() or (at and lead is None):
         return None
     return replace(hints, checkpoint=CheckpointSignal(name), lead=lead)
 
 
 def _parse_expected_duration(hints: Hints, value: str) -> Hints | None:
-    duration = parse_duration(value)
+    duration = _parse_time(value)
     return replace(hints, duration=duration) if duration else None
 
 
@@ -242,7 +278,9 @@ HINT_KEYS: Final[dict[str, HintKey]] = {
         "ckpt=usr1@60",
         _parse_checkpoint,
     ),
-    "duration": HintKey("a time such as 90m or 2h", "how long it runs, about", "duration=6h", _parse_expected_duration),
+    "duration": HintKey(
+        "a time such as 90m, 2h or 2:00:00", "how long it runs, about", "duration=6h", _parse_expected_duration
+    ),
     "move": HintKey("yes or no", "`no` keeps it where it is once it runs", "move=no", _parse_move),
     "pack": HintKey(
         "yes or no",

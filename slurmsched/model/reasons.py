@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from math import floor, isinf, log10
+from math import isfinite, isinf, isnan
 from typing import Final
 
 
@@ -293,23 +293,40 @@ def shorter_limit(seconds: float) -> dict[str, str]:
     """The detail `also` for a job that would start now with a time limit of these seconds; none below a minute, since
     Slurm's time limits are whole minutes."""
     whole = 0.0 if isinf(seconds) else seconds // 60 * 60
-    if whole <= 0:
-        return {}
-    size = next(size for size, _ in _DURATION_UNITS if whole >= size)
-    step = 10.0 ** (floor(log10(whole / size)) - 2)  # the last of the three digits that are shown
-    shown = floor(whole / size / step + 1e-9) * step * size
-    return {"also": f"with a time limit of {format_duration(shown)} it would start now"}
+    # What is told is rounded down, so that it is no longer than may be.
+    return {"also": f"with a time limit of {format_duration(whole)} it would start now"} if whole > 0 else {}
 
 
-_DURATION_UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+_DURATION_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_WITH_SECONDS: Final = 600
+"""Seconds below which minutes are told with their seconds."""
+
+_MOST_UNITS: Final = 2
+_MILLISECOND: Final = 0.001
 
 
 def format_duration(seconds: float) -> str:
-    """The duration in the largest unit that fits: `45 s`, `2.5 h`, `3 d`; `unknown time` for infinity."""
+    """At most two units, rounded down: `45 s`, `1 min 30 s`, `12 min`, `3 h 20 min`, `2 d 4 h`; under a second in
+    milliseconds; `unknown time` for infinity, `-` for NaN."""
+    if isnan(seconds):
+        return "-"
     if isinf(seconds):
         return "unknown time"
-    size, unit = next(((size, unit) for size, unit in _DURATION_UNITS if seconds >= size), _DURATION_UNITS[-1])
-    return f"{seconds / size:.3g} {unit}"
+    if 0 < seconds < 1:
+        return f"{int(seconds * 1000)} ms" if seconds >= _MILLISECOND else "under 1 ms"
+    left, parts = int(max(seconds, 0)), list[str]()
+    for size, unit in _DURATION_UNITS:
+        amount, left = divmod(left, size)
+        if amount:
+            parts.append(f"{amount} {unit}")
+        if parts and (amount == 0 or len(parts) == _MOST_UNITS or (unit == "min" and amount * size >= _WITH_SECONDS)):
+            break
+    return " ".join(parts) or "0 s"
+
+
+def format_percent(fraction: float) -> str:
+    """A fraction of 1 as `42 %`; `-` for one that is no number."""
+    return f"{round(100 * fraction)} %" if isfinite(fraction) else "-"
 
 
 def time_of_day(at: float, now: float) -> str:
@@ -321,7 +338,7 @@ def time_of_day(at: float, now: float) -> str:
 
 def format_gpu_hours(gpu_seconds: float) -> str:
     """`1.5 GPU-hours`: always in hours, so that the lines of a list compare at a glance."""
-    return f"{gpu_seconds / 3600:.1f} GPU-hours"
+    return f"{gpu_seconds / 3600:.1f} GPU-hours" if isfinite(gpu_seconds) else "unknown GPU-hours"
 
 
 def pluralise(number: int, noun: str) -> str:

@@ -12,7 +12,7 @@ from math import isinf
 import numpy as np
 
 from slurmsched.model import IdleGpus, Job, JobId, RankedJob, Resources
-from slurmsched.model.reasons import format_duration, format_gpu_hours
+from slurmsched.model.reasons import format_duration, format_gpu_hours, format_percent
 from slurmsched.policies.stages import Order, PreemptionRule, Situation
 
 
@@ -225,7 +225,7 @@ class DominantResourceFairness:
         while users:
             share, user = heappop(users)
             job = waiting[user].popleft()
-            ranking.append(RankedJob(job.id, f"{user} has a dominant share of {share:.0%}"))
+            ranking.append(RankedJob(job.id, f"{user} has a dominant share of {format_percent(share)}"))
             has[user] += _requested(job)
             if waiting[user]:
                 heappush(users, (_dominant_share(has[user], whole), user))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise
@@ -87,7 +87,8 @@ class PolicyRow:
     `settings` are the names of settings that it reads, or the beginnings of such names. `shards`: it schedules jobs
     with parts of GPUs (`gres/shard`) and jobs without GPUs also without `policy.parts`. `turns`: jobs take turns, in
     slices of time, so that each is preempted several times a day. `pairs`: two jobs may share a GPU. `migrates`: jobs
-    that run change to the GPU type that they are due.
+    that run change to the GPU type that they are due. `purpose`: for whom it is. `compares`: it is there to compare
+    with, a published baseline or what Slurm does by itself, and no site should run it.
     """
 
     summary: str
@@ -97,6 +98,8 @@ class PolicyRow:
     turns: bool = False
     pairs: bool = False
     migrates: bool = False
+    purpose: str = ""
+    compares: bool = False
 
     @property
     def takes_order(self) -> bool:
@@ -203,33 +206,40 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
     "synergy": PolicyRow(
         "CPUs and memory by each model's sensitivity (Synergy)",
         lambda chosen: _shared("synergy", Tune(), chosen),
+        purpose="jobs that differ in how many CPUs they need; the default",
     ),
     "synergy-greedy": PolicyRow(
         "the CPUs and memory that make a job fastest, or it waits (Synergy's greedy baseline)",
         lambda chosen: _shared("synergy-greedy", Greedy(), chosen),
+        compares=True,
     ),
     "proportional": PolicyRow(
         "CPUs and memory in proportion to GPUs",
         lambda chosen: _shared("proportional", Proportional(), chosen),
+        purpose="the orders and preemption of synergy, with each GPU bringing its share of CPUs",
     ),
     "drf": PolicyRow(
-        "least dominant share first (DRF), to compare with",
+        "least dominant share first (DRF)",
         lambda chosen: _shared("drf", Greedy(), replace(chosen, order=DominantResourceFairness())),
         settings=OWN_ORDER,
+        compares=True,
     ),
     "tetris": PolicyRow(
-        "best alignment with what is free first, on the node of the best alignment (Tetris), to compare with",
+        "best alignment with what is free first, on the node of the best alignment (Tetris)",
         lambda chosen: Pipeline("tetris", TetrisAlignment(), Greedy(), ALIGNED, (*chosen.first, *FINISH_STEPS)),
         settings=OWN_ORDER,
+        compares=True,
     ),
     "tesserae": PolicyRow(
         "proportional shares, nodes renamed so that the fewest jobs move (Tesserae)",
         lambda chosen: _tesserae("tesserae", chosen),
+        purpose="many gangs whose restarts cost much",
     ),
     "tesserae-ftf": PolicyRow(
         "the same by finish-time fairness",
         lambda chosen: _tesserae("tesserae-ftf", replace(chosen, order=FinishTimeFairness())),
         settings=OWN_ORDER,
+        purpose="the same, where no job shall be much later than with its part of the cluster",
     ),
     "tesserae-packed": PolicyRow(
         "two jobs on halves of one GPU by matching (Tesserae)",
@@ -237,50 +247,68 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
         (ORDER, IDLE_LAST, PARTS, TRY_PAIRS),
         shards=True,
         pairs=True,
+        purpose="small jobs that leave GPUs half idle, with CUDA MPS and measured pairs",
     ),  # jobs that move would take the halves that are matched
     "fgd": PolicyRow(
         "each job where the fewest idle GPUs become unusable (FGD)",
         _fgd,
         settings=(ORDER, DEFRAGMENT, PARTS),  # it preempts nobody
         shards=True,
+        purpose="jobs of many sizes down to parts of a GPU, none of which is preempted",
     ),
     "tiresias": PolicyRow(
-        "attained service in two queues (Tiresias), to compare with",
+        "attained service in two queues (Tiresias)",
         lambda chosen: _shared("tiresias", Proportional(), replace(chosen, order=TIRESIAS)),
         settings=OWN_ORDER,
+        compares=True,
     ),
     "yarn-cs": PolicyRow(
-        "first come, first served, as requested (YARN's capacity scheduler), to compare with",
+        "first come, first served, as requested (YARN's capacity scheduler)",
         _yarn,
         settings=OWN_ORDER,
+        compares=True,
     ),
     "gavel": PolicyRow(
-        "least attained service, aware of GPU types (Gavel), to compare with", _gavel, settings=OWN_ORDER, migrates=True
+        "least attained service, aware of GPU types (Gavel)",
+        _gavel,
+        settings=OWN_ORDER,
+        migrates=True,
+        compares=True,
     ),
-    "hadar": PolicyRow("gangs over several GPU types by prices (Hadar)", _hadar, settings=BY_UTILITY, migrates=True),
+    "hadar": PolicyRow(
+        "gangs over several GPU types by prices (Hadar)",
+        _hadar,
+        settings=BY_UTILITY,
+        migrates=True,
+        purpose="several GPU types, and jobs that may run on any of them",
+    ),
     "hadare": PolicyRow(
         "the same, with copies of a forked job on every idle node (HadarE)",
         _hadare,
         settings=BY_UTILITY,
         migrates=True,
+        purpose="the same, and models that can be trained as copies on idle nodes",
     ),
     "gandiva-fair": PolicyRow(
         "shares by tickets, split stride, trades between GPU types (Gandiva_fair)",
         _gandiva_fair,
         settings=(TICKETS, NAMED_USERS, *OWN_ORDER),
         turns=True,
+        purpose="users or accounts with agreed parts of the GPUs",
     ),
     "unified": PolicyRow(
         "GPU types by prices, CPUs and memory by sensitivity, the shortest and those behind their share first",
         _unified,
         settings=(TICKETS, NAMED_USERS, EVENNESS, *OWN_ORDER),
         migrates=True,
+        purpose="several GPU types or users, and jobs that differ in how many CPUs they need",
     ),
     "slurm": PolicyRow(
-        "Slurm's priority, as requested, EASY backfill; to compare with",
+        "Slurm's priority, as requested, EASY backfill",
         lambda _: Pipeline(
             "slurm", SlurmPriority(), AsRequested(), FIRST_FIT, (), (AllocateFree,), keeps_promise=False
         ),
+        compares=True,
         settings=(PARTS,),  # it preempts nobody, and jobs that move would not keep the reservation of backfill
     ),
 }
@@ -368,24 +396,32 @@ def pairs_jobs(name: str) -> bool:
     return name in POLICIES and POLICIES[name].pairs
 
 
-def settings_problem(name: str, order: str, changed: Collection[str]) -> str:
-    """What is wrong with the settings of a policy, in one sentence that says what to do; empty where nothing is.
+def comparison_remark(name: str) -> str:
+    """A sentence on a policy that is there to compare with; empty of any other."""
+    if name not in POLICIES or not POLICIES[name].compares:
+        return ""
+    others = ", ".join(other for other, row in POLICIES.items() if not row.compares)
+    return f"policy {name} is there to compare with, not to be run at a site: those are {others}"
+
+
+def settings_problems(name: str, order: str, changed: Collection[str]) -> Iterator[str]:
+    """What is wrong with the settings of a policy, each in a sentence that says what to do.
 
     `changed` are the names of the settings that differ from their defaults (`policy.order`). One that the policy does
     not read is a problem: its owner expects it to do something.
     """
     if name not in POLICIES:
-        return f"policy.system: {_unknown(name)}"
+        yield f"policy.system: {_unknown(name)}"
+        return
     row = POLICIES[name]
     for setting in sorted(changed):
         if setting.startswith(
             (ORDER, UTILITY, EVENNESS, DEFRAGMENT, PARTS, TRY_PAIRS, IDLE_LAST, TICKETS, NAMED_USERS)
         ) and not row.reads(setting):
             others = ", ".join(other for other, its in POLICIES.items() if its.reads(setting))
-            return f"{setting} means nothing to policy {name}: remove it, or choose one that reads it ({others})"
+            yield f"{setting} means nothing to policy {name}: remove it, or choose one that reads it ({others})"
     if LAS_QUEUES in changed and not (row.takes_order and order == "las"):
-        return f"{LAS_QUEUES} means nothing without order las: remove it, or set policy.order to las"
-    return ""
+        yield f"{LAS_QUEUES} means nothing without order las: remove it, or set policy.order to las"
 
 
 def _unknown(name: str) -> str:

@@ -24,7 +24,7 @@ from slurmsched.model import (
     Snapshot,
     Target,
 )
-from slurmsched.model.reasons import pluralise, shorter_limit, time_of_day
+from slurmsched.model.reasons import format_percent, pluralise, shorter_limit, time_of_day
 from slurmsched.policies.cluster.demand import DemandCache, DemandClasses, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility, closed_nodes, parse_constraint
 from slurmsched.policies.cluster.gang import Gang, leaves_node_count, why_single_type
@@ -327,7 +327,7 @@ def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, 
     tuned = profile is not None and session.sizing.by_sensitivity
     if profile is not None and tuned and ((has < share and gain >= 0) or (has > share and gain > 0)):
         code = ReasonCode.TUNED_DOWN if has < share else ReasonCode.TUNED_UP
-        return (Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": f"{gain:.0%}"}),)
+        return (Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": format_percent(gain)}),)
     # a request is rounded up for each part of a gang, and to whole cores or sockets of each node
     rounding = max(job.original_request.gpus, sum(nodes[on_node.node].cpu_unit for on_node in allocations))
     asked = has != share and 0 <= has - job.original_request.cpus < rounding

@@ -28,7 +28,7 @@ from slurmsched.knowledge.usage import (
 from slurmsched.knowledge.work import Kind, Work, WorkKind
 from slurmsched.model import AccountedRun, IdleGpus, JobId, RunEnd, SynschedError, work_of
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.quantities import duration, memory, percent
+from slurmsched.report.quantities import amount, duration, fixed, memory, percent
 from slurmsched.report.status import idle_view
 from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.store.read_only import ReadOnlyStore
@@ -89,9 +89,9 @@ def advise_user(store: ReadOnlyStore, user: str, now: float, *, required: bool =
     for run in sorted((run for same in runs.values() for run in same), key=lambda run: run.ended):
         latest[_kinds(Work.of_run(run))[-1][1]] = run
     if not latest and required:
-        days = MAX_AGE / 86400
+        past = pluralise(round(MAX_AGE / 86400), "day")
         raise NothingLearntError(
-            f"no run of {user} is known from the last {days:.0f} days that had GPUs and a name, ran for a minute or"
+            f"no run of {user} is known from the last {past} that had GPUs and a name, ran for a minute or"
             " longer and did not fail: nothing is advised"
         )
     last_first = sorted(latest.values(), key=lambda run: run.ended, reverse=True)
@@ -201,7 +201,7 @@ def _cpus(last: AccountedRun, runs: Sequence[AccountedRun], gpus: int) -> Resour
     if len(measured) < MIN_RUNS:
         return _too_few("CPUs", measured, "had their CPU time gathered", had)
     used = _quantile(map(busy_cpus, measured)) * last.gpus / gpus
-    sentence = f"had {_amount(had)} per GPU, of which {used:.1f} were busy in {_part(len(measured))}"
+    sentence = f"had {amount(had)} per GPU, of which {fixed(used)} were busy in {_part(len(measured))}"
     starved = max((run.cpus / gpus * last.gpus / run.gpus for run in measured if _starved(run)), default=0.0)
     same_type = [run for run in runs if run.gpu_type == last.gpu_type]
     need = cpu_need(same_type) if same_type else None
@@ -272,10 +272,6 @@ def _on(run: AccountedRun) -> str:
 
 def _part(runs: int) -> str:
     return f"95 % of {pluralise(runs, 'run')}" if runs >= 1 / (1 - _QUANTILE) else f"all of {pluralise(runs, 'run')}"
-
-
-def _amount(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +383,7 @@ def advice_view(works: Sequence[WorkAdvice], now: float, idle: Sequence[IdleGpus
 def _idle_parts(idle: Sequence[IdleGpus]) -> Iterator[RenderableType]:
     if idle:
         hours = sum(row.idle_gpu_hours for row in idle)
-        yield safe_line(f"running now with idle GPUs, {hours:.1f} GPU-hours so far", "bold")
+        yield safe_line(f"running now with idle GPUs, {fixed(hours)} GPU-hours so far", "bold")
         yield idle_view(idle[:_WORKS_LISTED])
 
 
@@ -413,10 +409,10 @@ def week_view(week: WeekSummary) -> RenderableType:
         (
             user.user,
             str(user.runs),
-            f"{user.gpu_hours:.1f}",
-            f"{user.measured:.1f}" if user.measured else "-",
-            f"{user.idle:.1f}" if user.measured else "-",
-            f"{user.limit_ratio:.1f}" if user.limit_ratio is not None else "-",
+            fixed(user.gpu_hours),
+            fixed(user.measured) if user.measured else "-",
+            fixed(user.idle) if user.measured else "-",
+            fixed(user.limit_ratio) if user.limit_ratio is not None else "-",
         )
         for user in week.users
     ]
@@ -432,7 +428,7 @@ def week_view(week: WeekSummary) -> RenderableType:
         )
         worst = [
             (
-                *(work.user, str(work.runs), f"{work.gpu_hours:.1f}", f"{work.idle:.1f}", f"{work.unused:.1f}"),
+                *(work.user, str(work.runs), fixed(work.gpu_hours), fixed(work.idle), fixed(work.unused)),
                 *(percent(work.use), work.name),
             )
             for work in week.works[:_WORKS_LISTED]

@@ -16,8 +16,8 @@ from slurmsched.arrays import Floats
 from slurmsched.comparison.sweep import CellResult, FailedCell, Sweep
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.page import Axis, Curve, Plot, Unit, curves, means_over_time, render_page, steps, written_at
-from slurmsched.report.quantities import duration, duration_or_dash, percent
-from slurmsched.report.tables import Column, Listing, printable
+from slurmsched.report.quantities import duration, duration_or_dash, fixed, percent, significant
+from slurmsched.report.tables import Column, Listing, printable, safe_line
 from slurmsched.simulation import RunMetrics, SimulationResult, run_metrics
 from slurmsched.simulation.results import finish_time_fairness, jct_cdf
 
@@ -71,7 +71,7 @@ class Comparison:
             return "No simulation finished."
         top = [row for row in self.rows if row.load == (self.loads[-1] if self.loads else None)]
         first, best = top[0], min(top, key=lambda row: row.avg_jct_s)
-        at = f"At {best.load:g} jobs an hour " if best.load is not None else ""
+        at = f"At {significant(best.load)} jobs an hour " if best.load is not None else ""
         took = duration_or_dash(best.avg_jct_s)
         if best is first or isnan(best.ratio) or best.ratio >= 1:
             nobody = f"{at}no policy finishes a job sooner on average than {first.policy}, in {took}."
@@ -330,22 +330,22 @@ def comparison_view(comparison: Comparison) -> RenderableType:
     shown = [index for index, heading in enumerate(_HEADINGS) if heading != "LOAD" or comparison.loads]
     columns = [Column(_HEADINGS[index], right=index > 0) for index in shown]
     rows = [[_cells(row)[index] for index in shown] for row in comparison.rows]
-    lost = [Text(f"missing: {line}") for line in comparison.lost]
-    return Group(Listing(columns, rows, shrinking=0), Text(f"\n{comparison.headline} (simulated)"), *lost)
+    lost = [safe_line(f"missing: {line}") for line in comparison.lost]
+    return Group(Listing(columns, rows, shrinking=0), Text(), safe_line(f"{comparison.headline} (simulated)"), *lost)
 
 
 def _cells(row: ComparisonRow) -> list[str]:
     return [
         row.policy,
-        "-" if row.load is None else f"{row.load:g}/h",
+        "-" if row.load is None else f"{significant(row.load)}/h",
         duration_or_dash(row.avg_jct_s),
         duration_or_dash(row.median_jct_s),
         duration_or_dash(row.p99_jct_s),
         duration_or_dash(row.avg_wait_s),
         duration_or_dash(row.makespan_s),
-        "-" if isnan(row.ftf_max) else f"{row.ftf_max:.2f}",
-        f"{row.migrations:.0f}",
-        "-" if isnan(row.ratio) else f"{row.ratio:.2f}",
+        fixed(row.ftf_max, 2),
+        fixed(row.migrations, 0),
+        fixed(row.ratio, 2),
     ]
 
 
@@ -465,13 +465,13 @@ def figures_view(figures: RunMetrics) -> RenderableType:
         ("makespan", duration_or_dash(figures.makespan_s)),
         ("useful GPU time", percent(figures.gpu_utilization)),
         ("CPU time allocated", percent(figures.cpu_utilization)),
-        ("finish-time fairness", f"{figures.ftf_mean:.2f} mean, {figures.ftf_max:.2f} worst"),
+        ("finish-time fairness", f"{fixed(figures.ftf_mean, 2)} mean, {fixed(figures.ftf_max, 2)} worst"),
         ("restarts", f"{figures.restarts}, of which {figures.migrations} on other nodes"),
         ("rounds", f"{figures.rounds}, {duration_or_dash(figures.decision_s_median)} each"),
     ]
     name = figures.policy + (f"/{figures.order}" if figures.order else "")
     head = f"{name} over {figures.trace} (simulated, in {duration(figures.wall_s)}):"
-    return Group(Text(head), Text(), Listing((Column(""), Column("")), rows, headings=False), _window(figures))
+    return Group(safe_line(head), Text(), Listing((Column(""), Column("")), rows, headings=False), _window(figures))
 
 
 def _window(figures: RunMetrics) -> RenderableType:

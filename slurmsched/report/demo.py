@@ -13,7 +13,7 @@ from rich.text import Text
 
 from slurmsched.demo.race import ClusterScore, RaceFrame, RaceResult
 from slurmsched.model import JobState, NodeUsage, Outcome, Snapshot, Verb, cluster_overview
-from slurmsched.report.quantities import duration
+from slurmsched.report.quantities import amount, duration, fixed, percent
 from slurmsched.report.tables import Column, GpuBar, Listing, safe_line
 
 _LATEST_SHOWN: Final = 8
@@ -75,19 +75,15 @@ class _Figure:
     format: Callable[[float], str]
 
 
-def _percent(fraction: float) -> str:
-    return f"{fraction:.0%}"
-
-
 _FIGURES: Final = (
     _Figure("mean job completion time", lambda score: score.mean_jct, duration),
     _Figure("median job completion time", lambda score: score.median_jct, duration),
     _Figure("99th percentile of it", lambda score: score.p99_jct, duration),
     _Figure("makespan", lambda score: score.makespan, duration),
-    _Figure("GPU time in work that was kept", lambda score: score.useful, _percent),
-    _Figure("work done, per GPU time", lambda score: score.work, _percent),
-    _Figure("finished jobs", lambda score: score.finished, "{:.0f}".format),
-    _Figure("restarts", lambda score: score.restarts, "{:.0f}".format),
+    _Figure("GPU time in work that was kept", lambda score: score.useful, percent),
+    _Figure("work done, per GPU time", lambda score: score.work, percent),
+    _Figure("finished jobs", lambda score: score.finished, amount),
+    _Figure("restarts", lambda score: score.restarts, amount),
 )
 
 
@@ -97,7 +93,7 @@ def _rows(result: RaceResult) -> Iterator[tuple[str, str, str, str]]:
         if isnan(plain) or isnan(rounds):
             yield figure.name, "-", "-", "-"
         else:
-            yield figure.name, figure.format(plain), figure.format(rounds), f"{rounds / plain:.2f}" if plain else "-"
+            yield figure.name, figure.format(plain), figure.format(rounds), fixed(rounds / plain, 2) if plain else "-"
 
 
 def _queue(snapshot: Snapshot) -> str:

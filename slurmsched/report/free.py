@@ -12,7 +12,7 @@ from rich.text import Text
 from slurmsched.model import ClusterFragmentation, NodeUsage
 from slurmsched.model.overview import StrandedCause, UsableGpus, usable_gpus
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.quantities import duration, memory
+from slurmsched.report.quantities import duration, fixed, memory
 from slurmsched.report.tables import Column, Listing, safe_line
 
 
@@ -169,7 +169,7 @@ def _fragments_listing(fragments: ClusterFragmentation) -> Listing:
         *(Column(heading, right=True) for heading in ("IDLE", "LOST", "NO GPU", "NO CPU", "NEITHER", "OTHER TYPE")),
     )
     rows = [("all nodes", fragments.all), *((node.node, node) for node in fragments.nodes if node.lost)]
-    return Listing(columns, [(name, *(f"{gpus:.1f}" for gpus in row.columns)) for name, row in rows])
+    return Listing(columns, [(name, *(fixed(gpus) for gpus in row.columns)) for name, row in rows])
 
 
 def _notes(free: FreeCapacity, now: float) -> Iterator[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -26,7 +27,7 @@ from slurmsched.model import (
     decode,
 )
 from slurmsched.model.reasons import format_gpu_hours, pluralise
-from slurmsched.report.quantities import duration, from_now, local_time, percent
+from slurmsched.report.quantities import duration, fixed, from_now, local_time, percent, significant
 from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.store.read_only import ReadOnlyStore
 from slurmsched.store.rows import EventRow, ForecastRow, JobRow, OperationRow, SetAsideRow, StartCalibration
@@ -234,8 +235,8 @@ def calibration_view(calibration: Iterable[StartCalibration], ranges: StartRange
         parts += [
             "",
             Text(f"of {counted} with a known outcome {covered} were in range"),
-            Text(f"by them ranges reach {ranges.below:.2f} times as far before the median"),
-            Text(f"and {ranges.above:.2f} times as far after it as the draws do"),
+            Text(f"by them ranges reach {fixed(ranges.below, 2)} times as far before the median"),
+            Text(f"and {fixed(ranges.above, 2)} times as far after it as the draws do"),
         ]
     return Group(*parts)
 
@@ -260,7 +261,13 @@ def forecast_view(forecast: QueueForecast, jobs: Mapping[JobId, ForecastJob], no
         *(Column("STARTS IN", right=True), Column("RANGE"), Column("ENDS IN", right=True), Column("RANGE")),
     )
     rows = [
-        (one.job, jobs[one.job].user, f"{jobs[one.job].gpus:g}", *_expected(one.start, now), *_expected(one.end, now))
+        (
+            one.job,
+            jobs[one.job].user,
+            significant(jobs[one.job].gpus),
+            *_expected(one.start, now),
+            *_expected(one.end, now),
+        )
         for one in forecast.jobs
     ]
     parts += ["", Listing(columns, rows, shrinking=1)] if rows else ["", Text("no job waits that can start")]
@@ -352,9 +359,10 @@ def _in_words(time: ExpectedTime, forecast: SubmissionForecast, now: float, rang
     """`in 2 h 10 min (80 %: 40 min to 5 h)`."""
 
     def words(at: float | None) -> str:
-        beyond = f"more than {duration(forecast.until - now)}"
-        minutes = 0 if at is None else round((at - now) / 60.0)  # rounded, as in the table
-        return beyond if at is None else duration(60.0 * minutes) if minutes > 0 else "now"
+        if at is None or not isfinite(at):
+            return f"more than {duration(forecast.until - now)}"
+        minutes = round((at - now) / 60.0)  # rounded, as in the table
+        return duration(60.0 * minutes) if minutes > 0 else "now"
 
     median, low, high = map(words, (time.median, time.low, time.high))
     spread = f" (80 %: {low} to {high})" if ranged and low != high else ""

@@ -21,7 +21,8 @@ from slurmsched.model.reasons import pluralise
 from slurmsched.report.free import FreeCapacity, free_capacity, largest_text
 from slurmsched.report.page import Axis, Plot, Point, Unit, clock_time, curves, render_page, written_at
 from slurmsched.report.quantities import duration, memory, per_gpu, percent
-from slurmsched.report.status import ClusterStatus, JobStatus, LivenessState, cluster_status, hint_problems
+from slurmsched.report.queue import JobStatus
+from slurmsched.report.status import ClusterStatus, LivenessState, cluster_status, hint_problems
 from slurmsched.report.tables import printable
 from slurmsched.settings.definition import Settings
 from slurmsched.store.publication import OTHERS_IDLE, Document, export_folder, open_documents, read_public

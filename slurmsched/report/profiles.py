@@ -13,7 +13,7 @@ from slurmsched.knowledge.optimistic_profiling import ProfilingAccuracy
 from slurmsched.knowledge.refinement import expected_rate
 from slurmsched.model import MeasuredRate
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.quantities import duration, memory
+from slurmsched.report.quantities import duration, fixed, memory, percent, signed_percent, significant
 from slurmsched.report.tables import Column, Listing
 from slurmsched.store.rows import RateRow
 from slurmsched.traces.formats.registry import TRACE_FORMATS
@@ -38,7 +38,7 @@ def profile_view(profile: Profile) -> RenderableType:
         sizes = [memory(round(size)) for size in matrix.memory] or ["ANY MEMORY"]
         columns = [Column("CPUS", right=True), *(Column(size, right=True) for size in sizes)]
         rows = [
-            (f"{cpus:g}", *(f"{speed:.3g}" for speed in row))
+            (significant(cpus), *(significant(speed) for speed in row))
             for cpus, row in zip(matrix.cpus, matrix.speed, strict=True)
         ]
         parts += [Text(f"\n{gpu_type or 'any GPU'}, speed by CPUs and memory per GPU:"), Listing(columns, rows)]
@@ -58,7 +58,7 @@ def _rates(profile: Profile) -> Iterator[RenderableType]:
         cells = [str(gpus)]
         for kind in kinds:
             known = profile.scaling[kind]
-            cells += [f"{known.rate_at(gpus):.3g}", f"{known.rate_at(gpus, 2):.3g}" if known.apart else "-"]
+            cells += [significant(known.rate_at(gpus)), significant(known.rate_at(gpus, 2)) if known.apart else "-"]
         rows.append(tuple(cells))
     yield Text("\nwork per second by number of GPUs:")
     yield Listing(columns, rows)
@@ -66,7 +66,7 @@ def _rates(profile: Profile) -> Iterator[RenderableType]:
     if colocated:
         mean = sum(colocated.values()) / len(colocated)
         yield Text(
-            f"\nsharing a GPU with another model it keeps {mean:.0%} of its speed"
+            f"\nsharing a GPU with another model it keeps {percent(mean)} of its speed"
             f" (mean over {pluralise(len(colocated), 'model')})."
         )
 
@@ -81,13 +81,14 @@ def profiling_errors_view(checked: Mapping[str, ProfilingAccuracy]) -> Renderabl
         Column("LARGEST", right=True),
     )
     rows = [
-        (c.model, str(c.runs), str(c.combinations), f"{c.mean_error:.1%}", f"{c.max_error:.1%}")
+        (c.model, str(c.runs), str(c.combinations), percent(c.mean_error), percent(c.max_error))
         for c in checked.values()
     ]
     count = len(checked)
     runs, error = (sum(c.runs for c in checked.values()), sum(c.mean_error for c in checked.values()))
     return Group(
-        Listing(columns, rows), Text(f"\nOn average {runs / count:.1f} runs and an error of {error / count:.1%}.")
+        Listing(columns, rows),
+        Text(f"\nOn average {fixed(runs / count)} runs and an error of {percent(error / count)}."),
     )
 
 
@@ -142,10 +143,10 @@ def _row(drift: ProfileDrift) -> tuple[str, ...]:
         drift.owner,
         drift.model or "-",
         f"{point.gpus} {point.gpu_type}".strip(),
-        f"{point.cpus:.3g}",
-        f"{point.rate:.3g}",
-        "-" if drift.profiled is None else f"{drift.profiled:.3g}",
-        "-" if drift.relative is None else f"{drift.relative:+.0%}",
+        significant(point.cpus),
+        significant(point.rate),
+        "-" if drift.profiled is None else significant(drift.profiled),
+        "-" if drift.relative is None else signed_percent(drift.relative),
         duration(drift.age),
     )
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime
-from math import isnan
+from math import floor, inf, isfinite, isnan, log10
 from typing import Final
+
+from slurmsched.model.reasons import format_duration, format_percent
 
 _MEBIBYTES: Final = (("T", 1024 * 1024), ("G", 1024))
 
 
-def duration(seconds: float) -> str:
-    """At most two units, rounded down: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`; under a second in milliseconds."""
-    if 0 < seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    whole = int(max(seconds, 0))
-    parts = ((whole // 86400, "d"), (whole % 86400 // 3600, "h"), (whole % 3600 // 60, "min"), (whole % 60, "s"))
-    first = next((position for position, (amount, _) in enumerate(parts) if amount), len(parts) - 1)
-    shown = parts[first : first + 2] if parts[first][1] in ("d", "h") else parts[first : first + 1]
-    return " ".join(f"{amount} {unit}" for amount, unit in shown if amount or len(shown) == 1)
+duration = format_duration
+percent = format_percent
+
+
+def signed_percent(fraction: float) -> str:
+    """A change as a fraction of 1: `+42 %`, `-3 %`, `0 %`."""
+    text = format_percent(fraction)
+    return f"+{text}" if fraction > 0 and text not in ("-", "0 %") else text
 
 
 def duration_or_dash(seconds: float) -> str:
@@ -33,19 +34,38 @@ def memory(mebibytes: int) -> str:
     return f"{mebibytes}M"
 
 
-def per_gpu(amount: int, gpus: int) -> str:
+def amount(number: float, digits: int = 1) -> str:
+    """A number with at most so many decimals, none where they are zeros: `3`, `2.5`; `-` for what is no number."""
+    if not isfinite(number):
+        return "-"
+    text = f"{number:.{digits}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text).removeprefix("-" if float(text) == 0 else "")
+
+
+def fixed(number: float, digits: int = 1) -> str:
+    """A number with so many decimals, so that a column of them compares at a glance; `-` for what is no number."""
+    return f"{number:.{digits}f}" if isfinite(number) else "-"
+
+
+def significant(number: float, digits: int = 3) -> str:
+    """A number with so many digits that count, never in powers of ten; `-` for what is no number."""
+    if not isfinite(number) or number == 0:
+        return amount(number)
+    decimals = digits - 1 - floor(log10(abs(number)))
+    return amount(round(number, decimals), max(decimals, 0))
+
+
+def per_gpu(number: int, gpus: int) -> str:
     """CPUs per GPU with at most one decimal: `3`, `2.5`; `-` without GPUs."""
-    return f"{amount / gpus:.1f}".removesuffix(".0") if gpus else "-"
+    return amount(number / gpus) if gpus else "-"
 
 
 def local_time(time: float | None) -> str:
-    """Local time to the second, as Slurm prints it; `-` for None."""
-    return "-" if time is None else datetime.fromtimestamp(time).isoformat(timespec="seconds")
-
-
-def percent(fraction: float) -> str:
-    """A fraction of 1 as `42 %`; `-` for NaN."""
-    return "-" if isnan(fraction) else f"{100 * fraction:.0f} %"
+    """Local time to the second, as Slurm prints it; `-` for None, and for what is no time."""
+    try:
+        return "-" if time is None else datetime.fromtimestamp(time).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return "-"
 
 
 _HOUR, _DAY = 3600.0, 86400.0
@@ -54,8 +74,10 @@ _MINUTES_BELOW: Final = 100 * 60.0
 
 def from_now(at: float | None, now: float) -> str:
     """How long it is until then, in words as short as `2.3 h`; `later` for None, which is after the horizon."""
-    if at is None:
+    if at is None or at == inf:
         return "later"
+    if not isfinite(at):
+        return "-"
     seconds = at - now
     if seconds < 60:  # noqa: PLR2004  # a minute
         return "now"

@@ -13,7 +13,7 @@ from slurmsched.model import SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.state import Trade, decode_state
 from slurmsched.policies.unified import MarketState
-from slurmsched.report.quantities import duration, percent
+from slurmsched.report.quantities import duration, fixed, percent, significant
 from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.store.publication import TICKET_POLICIES
 from slurmsched.store.read_only import ReadOnlyStore
@@ -92,8 +92,8 @@ def ticket_shares_view(shares: TicketShares, now: float) -> RenderableType:
     rows = [
         (
             share.user,
-            f"{share.due / _HOUR:.1f}",
-            f"{share.had / _HOUR:.1f}",
+            fixed(share.due / _HOUR),
+            fixed(share.had / _HOUR),
             percent(share.had / share.due if share.due else float("nan")),
             held_text(share.holdings),
         )
@@ -117,18 +117,18 @@ _EXTRAS: Final = ("CPU", "GiB")
 def _price_lines(prices: Mapping[str, float]) -> Iterator[str]:
     kinds = {kind: price for kind, price in prices.items() if kind not in _EXTRAS}
     yield "prices (1: what a job with one GPU-hour to go bids for a GPU)"
-    cost = ", ".join(f"{kind} {price:.2g}" for kind, price in kinds.items())
+    cost = ", ".join(f"{kind} {significant(price, 2)}" for kind, price in kinds.items())
     yield f"  a GPU costs: {cost}" if cost else "  GPUs cost nothing: no job waits for them"
-    yield "  one more for a GPU is worth: " + ", ".join(f"{what} {prices.get(what, 0.0):.2g}" for what in _EXTRAS)
+    yield "  one more for a GPU is worth: " + ", ".join(
+        f"{what} {significant(prices.get(what, 0.0), 2)}" for what in _EXTRAS
+    )
 
 
 def held_text(holdings: Mapping[str, float]) -> str:
     """GPUs by type: `2.50 v100, 4.00 k80`."""
-    return ", ".join(f"{gpus:.2f} {kind}" for kind, gpus in holdings.items() if gpus >= _SMALLEST_SHOWN) or "-"
+    return ", ".join(f"{fixed(gpus, 2)} {kind}" for kind, gpus in holdings.items() if gpus >= _SMALLEST_SHOWN) or "-"
 
 
 def _trade_text(trade: Trade) -> str:
-    return (
-        f"{trade.seller} gives {trade.buyer} {trade.gpus:.2f} {trade.fast} for {trade.price:.2f} {trade.slow} each,"
-        f" {trade.gpus * trade.price:.2f} in all"
-    )
+    gpus, price, whole = (fixed(number, 2) for number in (trade.gpus, trade.price, trade.gpus * trade.price))
+    return f"{trade.seller} gives {trade.buyer} {gpus} {trade.fast} for {price} {trade.slow} each, {whole} in all"

@@ -11,24 +11,22 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from slurmsched.backends.slurm.hostlist import fold_hostlist
 from slurmsched.daemon.heartbeat import STOPPED, HeartbeatRecord
 from slurmsched.model import (
     ClusterFragmentation,
     ClusterOverview,
-    ExpectedTime,
     IdleGpus,
-    JobId,
     JobState,
     NodeState,
     NodeUsage,
 )
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.quantities import duration, from_now, memory, per_gpu
+from slurmsched.report.quantities import duration, fixed, local_time, memory
+from slurmsched.report.queue import JobFilter, JobStatus, jobs_view, more_jobs_line
 from slurmsched.report.tables import Column, GpuBar, Listing, LoadBar, safe_line
 from slurmsched.settings.definition import Settings
 from slurmsched.store.read_only import ReadOnlyStore
-from slurmsched.store.rows import ForecastRow, JobRow, RoundRow, SetAsideRow, SwitchRow
+from slurmsched.store.rows import SETTINGS_SWITCH, ForecastRow, JobRow, RoundRow, SetAsideRow, SwitchRow
 
 _LATE_PERIODS: Final = 2.0
 """Periods without a finished round after which rounds are late."""
@@ -106,36 +104,6 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class JobStatus:
-    """One managed job. `nodes` are allocated, `target` are planned; `speed` is the predicted speed there relative to
-    the GPU-proportional share (None while it waits). CPUs and memory (MiB) are for the whole job; `problems` are errors
-    in its hints."""
-
-    id: JobId
-    user: str
-    name: str
-    partition: str
-    state: JobState
-    gpus: int
-    gpu_type: str
-    cpus: int
-    memory: int
-    nodes: tuple[str, ...]
-    target: tuple[str, ...]
-    speed: float | None
-    rank: int | None
-    rank_key: str
-    why: str
-    held_by_us: bool
-    problems: tuple[str, ...]
-    shards: int = 0
-    """What it asks for instead of whole GPUs."""
-    start: ExpectedTime | None = None
-    """When it is expected to start, while it waits; None where that is not told."""
-    end: ExpectedTime | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """The status as of `at`, with the nodes as of `surveyed` (unix seconds).
 
@@ -187,6 +155,8 @@ def cluster_status(
         problems.append(f"{pluralise(held, 'job')} still held by synsched: 'synsched release' gives jobs back to Slurm")
     if disabled:
         problems.append(f"nothing is changed while {settings.hook.disable_file} exists: remove it to go on")
+    if refused := store.switch(SETTINGS_SWITCH):
+        problems.append(f"the daemon keeps the settings from before {local_time(refused.at)}: {refused.value}")
     pause = _pause_text(paused, now) if paused else ""
     if pause:
         problems.append(f"{pause}: 'synsched resume' goes on")
@@ -224,20 +194,21 @@ def cluster_status(
     )
 
 
-def filter_status(status: ClusterStatus, users: Iterable[str] = (), partitions: Iterable[str] = ()) -> ClusterStatus:
-    """The status with only the jobs of `users`, and only the jobs and nodes of `partitions`; empty means all. What is
-    wrong with other jobs is no problem of this status."""
-    selected_users, selected_partitions = frozenset(users), frozenset(partitions)
-    jobs = tuple(
-        job
-        for job in status.jobs
-        if (not selected_users or job.user in selected_users)
-        and (not selected_partitions or selected_partitions.intersection(job.partition.split(",")))
-    )
+def filter_status(status: ClusterStatus, chosen: JobFilter) -> ClusterStatus:
+    """The status with only the `chosen` jobs, and the nodes of the chosen partitions and names. What is wrong with
+    other jobs is no problem of this status."""
+    jobs = tuple(job for job in status.jobs if chosen.chooses(job))
     nodes = tuple(
-        node for node in status.nodes if not selected_partitions or selected_partitions.intersection(node.partitions)
+        node
+        for node in status.nodes
+        if (not chosen.partitions or chosen.partitions.intersection(node.partitions))
+        and (not chosen.nodes or node.name in chosen.nodes)
     )
-    aside = tuple(row for row in status.set_aside if not selected_users or row.owner in selected_users)
+    aside = tuple(
+        row
+        for row in status.set_aside
+        if (not chosen.users or row.owner in chosen.users) and (not chosen.jobs or row.job in chosen.jobs)
+    )
     of_others = {problem for job in status.jobs if job not in jobs for problem in _hint_problems(job)}
     of_others |= {row.sentence for row in status.set_aside if row not in aside}
     problems = tuple(problem for problem in status.problems if problem not in of_others)
@@ -245,7 +216,8 @@ def filter_status(status: ClusterStatus, users: Iterable[str] = (), partitions: 
     idle = tuple(
         row
         for row in status.idle
-        if (not selected_users or row.owner in selected_users) and (not selected_partitions or row.job in shown)
+        if (not chosen.users or row.owner in chosen.users)
+        and (replace(chosen, users=frozenset()).chooses_all or row.job in shown)
     )
     return replace(status, jobs=jobs, nodes=nodes, problems=problems, set_aside=aside, idle=idle)
 
@@ -289,6 +261,10 @@ def _job_status(row: JobRow, forecast: ForecastRow | None) -> JobStatus:
         problems=summary.texts("problems"),
         start=told.start if told is not None else None,
         end=told.end if told is not None else None,
+        account=summary.text("account"),
+        started=summary.amount("started"),
+        time_limit=None if (limit := summary.amount("time_limit")) is None else int(limit),
+        reason=code.replace("_", " ") if isinstance(code := row.reason.get("code"), str) else "",
     )
 
 
@@ -306,6 +282,10 @@ class _StoredSummary:
         value = self.values.get(key)
         return value if isinstance(value, int) else otherwise
 
+    def amount(self, key: str) -> float | None:
+        value = self.values.get(key)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
     def texts(self, key: str) -> tuple[str, ...]:
         value = self.values.get(key)
         return tuple(map(str, value)) if isinstance(value, list) else ()
@@ -314,13 +294,6 @@ class _StoredSummary:
 MAX_NODES_DRAWN: Final = 12
 """Maximum number of nodes drawn one by one; above it there is one line per GPU type."""
 
-_SHORT: Final = {
-    JobState.PENDING: "PD",
-    JobState.RUNNING: "R",
-    JobState.COMPLETING: "CG",
-    JobState.SUSPENDED: "S",
-    JobState.FINISHED: "-",
-}
 _STYLES: Final = {
     LivenessState.ALIVE: "",
     LivenessState.LATE: "bold red",
@@ -329,27 +302,31 @@ _STYLES: Final = {
 }
 
 
-def status_view(status: ClusterStatus, every_node: bool = False) -> RenderableType:
-    """Header, nodes, jobs and problems."""
+def status_view(status: ClusterStatus, every_node: bool = False, limit: int = 0) -> RenderableType:
+    """Header, nodes, jobs and problems; at most `limit` jobs, all if it is 0."""
     parts: list[RenderableType] = [header_view(status)]
     if status.nodes:
         parts += ["", nodes_view(status.nodes, every_node)]
     if status.fragments and status.fragments.sentence:
         parts += [safe_line(status.fragments.sentence)]
     if status.jobs:
-        parts += ["", jobs_view(status.jobs, status.at)]
+        jobs = status.jobs[:limit] if limit else status.jobs
+        parts += ["", jobs_view(jobs, status.at)]
+        if len(jobs) < len(status.jobs):
+            parts += [more_jobs_line(len(status.jobs) - len(jobs))]
         if status.forecast_at is not None and status.forecast_late and any(job.start for job in status.jobs):
             age = duration(status.at - status.forecast_at)
             parts += [safe_line(f"starts were forecast {age} ago, and not since then")]
     elif status.running or status.waiting:
-        parts += ["", safe_line("no managed job of these users and partitions")]
+        parts += ["", safe_line("no managed job is as chosen")]
     if status.idle:
         parts += ["", safe_line("running jobs with idle GPUs", "bold"), idle_view(status.idle[:_MOST_IDLE])]
         if len(status.idle) > _MOST_IDLE:
             parts.append(safe_line(f"and {pluralise(len(status.idle) - _MOST_IDLE, 'more job')}"))
-    if status.problems:
-        parts += ["", Text(pluralise(len(status.problems), "problem"), style="bold red")]
-        parts += (Padding(safe_line(problem), (0, 0, 0, 2), expand=False) for problem in status.problems)
+    problems = [problem for problem in status.problems if not status.paused or not problem.startswith(status.paused)]
+    if problems:
+        parts += ["", Text(pluralise(len(problems), "problem"), style="bold red")]
+        parts += (Padding(safe_line(problem), (0, 0, 0, 2), expand=False) for problem in problems)
     return Group(*parts)
 
 
@@ -366,7 +343,7 @@ def idle_view(idle: Sequence[IdleGpus]) -> RenderableType:
     rows = [
         (
             *(row.job, row.owner, f"{row.idle} of {row.gpus}", duration(max(row.at - row.since, 0.0))),
-            *(f"{row.idle_gpu_hours:.1f}", "idle=last" if row.agreed else "-"),
+            *(fixed(row.idle_gpu_hours), "idle=last" if row.agreed else "-"),
         )
         for row in idle
     ]
@@ -374,11 +351,12 @@ def idle_view(idle: Sequence[IdleGpus]) -> RenderableType:
 
 
 def header_view(status: ClusterStatus) -> RenderableType:
-    """The mode and policy, the daemon's liveness, and the last round."""
+    """The mode and policy, a pause, the daemon's liveness, and the last round."""
     where = f" on {status.cluster}" if status.cluster else ""
     last = status.round
+    pause = [safe_line(f"{status.paused}: 'synsched resume' goes on", "bold yellow")] if status.paused else []
     if last is None:
-        return safe_line(f"synsched{where}: {status.liveness.sentence}", _STYLES[status.liveness.life])
+        return Group(safe_line(f"synsched{where}: {status.liveness.sentence}", _STYLES[status.liveness.life]), *pause)
     order = f", order {last.ordering}" if last.ordering else ""
     paused = " (paused)" if status.paused else ""
     how = f"synsched{where}: mode {status.mode}{paused}, system {last.system}{order}"
@@ -386,6 +364,7 @@ def header_view(status: ClusterStatus) -> RenderableType:
     took = f", took {duration(spent)}" if spent else ""
     return Group(
         safe_line(how, "bold"),
+        *pause,
         safe_line(status.liveness.sentence, _STYLES[status.liveness.life]),
         safe_line(f"round {last.id}{took}; {status.running} running, {status.waiting} waiting"),
     )
@@ -411,23 +390,6 @@ def nodes_view(nodes: Sequence[NodeUsage], every_node: bool = False) -> Renderab
         (Column("TYPE"), Column("NODES", right=True), Column("USED", right=True), Column("GPUS")),
         list(_type_rows(with_gpus)),
     )
-
-
-def jobs_view(jobs: Sequence[JobStatus], now: float, headings: bool = True) -> RenderableType:
-    """One line per job: squeue's columns, when it starts where that is forecast, and the reason. Without headings the
-    columns are always the same."""
-    told = headings and any(job.start is not None for job in jobs)
-    columns = (
-        Column("JOBID"),
-        Column("USER"),
-        Column("GPUS", right=True),
-        Column("ST"),
-        *([Column("START", right=True)] if told else []),
-        Column("WHERE"),
-        Column("CPU/GPU", right=True),
-        Column("WHY"),
-    )
-    return Listing(columns, [_job_row(job, now, with_start=told) for job in jobs], headings)
 
 
 def _node_row(node: NodeUsage) -> Sequence[RenderableType]:
@@ -457,19 +419,3 @@ def _type_rows(nodes: Iterable[NodeUsage]) -> Iterator[Sequence[RenderableType]]
     for kind, taken in sorted(gpus.items()):
         used = f"{sum(taken)}/{len(taken)}"
         yield kind, str(len(nodes_of_type[kind])), used, LoadBar(sum(taken), len(taken), 40)
-
-
-def _job_row(job: JobStatus, now: float, *, with_start: bool) -> Sequence[RenderableType]:
-    where = fold_hostlist(job.nodes) or (f"to {fold_hostlist(job.target)}" if job.target else "-")
-    amount = pluralise(job.shards, "shard") if job.shards and not job.gpus else str(job.gpus)
-    gpus = f"{amount} {job.gpu_type}".rstrip()
-    return (
-        job.id,
-        job.user,
-        gpus,
-        _SHORT[job.state],
-        *([from_now(job.start.median, now) if job.start is not None else "-"] if with_start else []),
-        where,
-        per_gpu(job.cpus, job.gpus),
-        safe_line(("! " if job.problems else "") + job.why),
-    )

@@ -25,6 +25,24 @@ def safe_line(text: str, style: str = "") -> Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Hanging:
+    """A text behind a short head; what does not fit the line is continued below the text's first word."""
+
+    head: Text
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        indent = self.head.cell_len
+        for number, line in enumerate(self.text.wrap(console, max(options.max_width - indent, 1), overflow="fold")):
+            line.rstrip()
+            yield Text.assemble(self.head if number == 0 else " " * indent, line)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        whole = self.head.cell_len + Measurement.get(console, options, self.text).maximum
+        return Measurement(min(self.head.cell_len + 1, options.max_width), min(whole, options.max_width))
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column's heading and alignment."""
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
 from slurmsched.model import Hold, Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
 from slurmsched.model.reasons import format_duration
-from slurmsched.policies.policies import changes_types, takes_turns
+from slurmsched.policies.policies import changes_types, settings_problems, takes_turns
 from slurmsched.policies.stages import RUN_OVER_RESTART, Situation
-from slurmsched.rounds.scope import eligible_nodes
+from slurmsched.rounds.scope import eligible_nodes, scope_problems
 from slurmsched.settings.definition import CheckpointSettings, GuardSettings, Settings
+from slurmsched.settings.file import LoadedSettings, setting_rows
 
 _DAY: Final = 86400.0
 
@@ -171,25 +172,44 @@ def max_moves(settings: Settings, jobs: int) -> int:
     return max(guards.moves_per_round, ceil(jobs * guards.moves_per_job_day * settings.rounds.period / _DAY))
 
 
-def guards_problem(settings: Settings, changed: Collection[str]) -> str:
-    """What guards make impossible that the policy is for, in one sentence that says what to do; empty where nothing is.
+def guards_problems(settings: Settings, changed: Collection[str]) -> Iterator[str]:
+    """What guards make impossible that the policy is for, each in a sentence that says what to do.
 
     `changed` are the names of the settings that differ from their defaults.
     """
     system, guards, quantum = settings.policy.system, settings.guards, settings.tickets.quantum
     for name, moves in (("moves_per_job_day", guards.moves_per_job_day), ("moves_per_round", guards.moves_per_round)):
         if not moves and takes_turns(system):
-            return f"guards.{name} is 0: under {system} jobs take turns, and none could be preempted; set at least 1"
-        if not moves and changes_types(system):
-            return f"guards.{name} is 0: under {system} jobs change GPU types, and none could be moved; set at least 1"
-        if not moves and settings.policy.defragment:
-            return f"guards.{name} is 0: policy.defragment moves jobs, and none could be: set at least 1"
-    if not takes_turns(system):
-        return ""
-    if "tickets.quantum" in changed and guards.min_run_time > quantum:
+            yield f"guards.{name} is 0: under {system} jobs take turns, and none could be preempted; set at least 1"
+        elif not moves and changes_types(system):
+            yield f"guards.{name} is 0: under {system} jobs change GPU types, and none could be moved; set at least 1"
+        elif not moves and settings.policy.defragment:
+            yield f"guards.{name} is 0: policy.defragment moves jobs, and none could be: set at least 1"
+    if takes_turns(system) and "tickets.quantum" in changed and guards.min_run_time > quantum:
         minimum, slices = format_duration(guards.min_run_time), format_duration(quantum)
-        return f"guards.min_run_time is {minimum}: it must not be longer than slices, and tickets.quantum is {slices}"
-    return ""
+        yield f"guards.min_run_time is {minimum}: it must not be longer than slices, and tickets.quantum is {slices}"
+
+
+def _timing_problems(settings: Settings, changed: Collection[str]) -> Iterator[str]:
+    rounds = settings.rounds
+    if "rounds.settle_timeout" in changed and rounds.settle_timeout > rounds.period:
+        period, timeout = format_duration(rounds.period), format_duration(rounds.settle_timeout)
+        yield (
+            f"rounds.settle_timeout is {timeout}: a start that Slurm refuses would keep its GPUs from others for more"
+            f" than a round, and rounds.period is {period}; set at most that"
+        )
+
+
+def settings_contradictions(settings: Settings) -> tuple[str, ...]:
+    """What settings say in vain or against each other, each in a sentence that says what to do."""
+    changed = {row.name for row in setting_rows(LoadedSettings(settings)) if row.value != row.default}
+    policy = settings.policy
+    return (
+        *_timing_problems(settings, changed),
+        *settings_problems(policy.system, policy.order, changed),
+        *guards_problems(settings, changed),
+        *scope_problems(settings.manage),
+    )
 
 
 def _runs(job: Job) -> bool:

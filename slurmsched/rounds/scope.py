@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -120,14 +120,12 @@ def unmanaged_reason(
     )
 
 
-def scope_problem(manage: ManageSettings) -> str:
-    """What is wrong with the jobs that the settings choose, in one sentence that says what to do; empty where nothing
-    is."""
-    if both := sorted(set(manage.partitions) & set(manage.never_partitions)):
-        return f"manage.partitions and manage.never_partitions both name {both[0]}: remove it from one of them"
+def scope_problems(manage: ManageSettings) -> Iterator[str]:
+    """What is wrong with the jobs that the settings choose, each in a sentence that says what to do."""
+    for both in sorted(set(manage.partitions) & set(manage.never_partitions)):
+        yield f"manage.partitions and manage.never_partitions both name {both}: remove it from one of them"
     if not (manage.partitions or manage.qos or manage.opt_in):
-        return "nothing is managed: name partitions in manage.partitions or QOS in manage.qos, or set manage.opt_in"
-    return ""
+        yield "nothing is managed: name partitions in manage.partitions or QOS in manage.qos, or set manage.opt_in"
 
 
 def _too_large(job: Job, totals: Mapping[str, PartitionTotals]) -> Reason | None:

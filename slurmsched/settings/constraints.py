@@ -10,7 +10,8 @@ from os.path import normpath
 from pathlib import PurePosixPath
 from typing import Final
 
-from slurmsched.settings.definition import Settings, written_folders
+from slurmsched.settings.definition import Settings
+from slurmsched.settings.paths import written_folders
 from slurmsched.settings.schema import parse_listen_address, parse_tickets
 
 
@@ -129,16 +130,15 @@ def _files(settings: Settings) -> Iterator[tuple[str, str]]:
 _SLURM_CONF: Final = "/etc/slurm/slurm.conf"
 
 
-def _shared_file(settings: Settings) -> str | None:
-    """Says which two settings name one file, since writing one would destroy the other; None if none do."""
+def _shared_files(settings: Settings) -> Iterator[str]:
+    """Says which two settings name one file, since writing one would destroy the other."""
     named = dict[str, str]()
     for setting, path in _files(settings):
         file = normpath(path)
         if path and file in named:
             both = f"{named[file]} and {setting}" if named[file] != setting else f"{setting} twice"
-            return f"{file} is named by {both}: one would overwrite the other, so each needs a file of its own"
+            yield f"{file} is named by {both}: one would overwrite the other, so each needs a file of its own"
         named[file] = setting
-    return None
 
 
 _CONSTRAINTS: Final = (
@@ -210,7 +210,7 @@ _CONSTRAINTS: Final = (
 )
 
 
-def violated_constraint(settings: Settings) -> str | None:
-    """Returns the message of the first violated constraint, which says what to do; None if all hold."""
-    violated = (constraint.message for constraint in _CONSTRAINTS if not constraint.holds(settings))
-    return next(violated, None) or _shared_file(settings)
+def violated_constraints(settings: Settings) -> Iterator[str]:
+    """Yields the message of each violated constraint, which says what to do."""
+    yield from (constraint.message for constraint in _CONSTRAINTS if not constraint.holds(settings))
+    yield from _shared_files(settings)

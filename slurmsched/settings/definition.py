@@ -1,4 +1,4 @@
-"""The definition of every setting: its type, default, meaning and bounds; and which settings name paths.
+"""The definition of every setting: its type, default, meaning and bounds.
 
 Validation, the shipped configuration file, `synsched config show` and the reference page all derive from these classes.
 Times are in seconds here and may be written `90`, `90s`, `5m`, `2h`, `1d` in the file.
@@ -6,11 +6,8 @@ Times are in seconds here and may be written `90`, `90s`, `5m`, `2h`, `1d` in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import PurePosixPath
-from typing import Any, Final
 
 
 class Mode(StrEnum):
@@ -109,7 +106,7 @@ class RoundSettings:
 class PolicySettings:
     """The scheduling policy."""
 
-    system: str = field(default="synergy", metadata={"doc": "a row of the table of systems"})
+    system: str = field(default="synergy", metadata={"doc": "the policy, one of those in the table below"})
     order: str = field(
         default="las",
         metadata={"doc": "who comes first", "choices": ("fifo", "srtf", "las", "ftf")},
@@ -429,6 +426,16 @@ class DaemonSettings:
             " each job of MaxJobCount, plus 1/4 for each node"
         },
     )
+    log: str = field(
+        default="auto",
+        metadata={
+            "doc": (
+                "where the log goes: the systemd journal with fields, or standard error as text or as one JSON object"
+                " per line; auto takes the journal where systemd runs the daemon, else text"
+            ),
+            "choices": ("auto", "journal", "text", "json"),
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,45 +456,3 @@ class Settings:
     storage: StorageSettings = field(default_factory=StorageSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     daemon: DaemonSettings = field(default_factory=DaemonSettings)
-
-
-def _folder(value: str) -> Iterator[str]:
-    if value:
-        yield value
-
-
-def _folder_of(value: str) -> Iterator[str]:
-    """Yields the file's folder, since a new version is first written beside the old one."""
-    if value:
-        yield str(PurePosixPath(value).parent)
-
-
-def _folders_of_rendered_files(fragments: tuple[str, ...]) -> Iterator[str]:
-    for fragment in fragments:
-        yield from _folder_of(fragment.partition("=")[2])
-
-
-WRITTEN_PATHS: Final[dict[str, Callable[[Any], Iterator[str]]]] = {  # a value's type is that of its setting
-    "hook.heartbeat": _folder_of,
-    "metrics.textfile": _folder_of,
-    "nodes.fragments": _folders_of_rendered_files,
-    "reports.spool": _folder,
-    "storage.export": _folder,
-    "storage.page": _folder_of,
-    "storage.path": _folder_of,
-}
-"""Settings that name what the daemon writes, and the folders that it writes to; undefined settings are skipped."""
-
-READ_PATHS: Final = frozenset({"cluster.slurm_conf", "hook.disable_file", "policy.profiles"})
-"""Settings that name files that the daemon only reads."""
-
-
-def written_folders(settings: Settings) -> tuple[str, ...]:
-    """Returns the folders that the daemon writes to with these settings, sorted and without duplicates."""
-    result: set[str] = set()
-    for name, folders in WRITTEN_PATHS.items():
-        section, _, key = name.partition(".")
-        value = getattr(getattr(settings, section), key, None)
-        if value is not None:
-            result.update(folders(value))
-    return tuple(sorted(result))

@@ -6,15 +6,16 @@ Also returns them as tables for people: values, origins and what may be written.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
 from slurmsched.model import SynschedError
-from slurmsched.settings.constraints import violated_constraint
+from slurmsched.settings.constraints import violated_constraints
 from slurmsched.settings.definition import Settings
 from slurmsched.settings.schema import (
     InvalidValueError,
@@ -33,18 +34,28 @@ _MAX_SHOWN: Final = 40
 
 
 class SettingsError(SynschedError):
-    """A mistake in the settings file; the message names file and key and says what to write."""
+    """Mistakes in the settings; the message names the file and the first of them, and says what to write."""
 
     exit_code = 2
+
+    def __init__(self, file: Path | None, mistakes: Sequence[str]) -> None:
+        more = len(mistakes) - 1
+        others = f"; 'synsched config check' tells {more} more" if more else ""
+        super().__init__(f"{file or 'the settings'}: {mistakes[0]}{others}")
+        self.mistakes = tuple(mistakes)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings and their origin: `file` is None if all are defaults; `given` are the names set in the file."""
+    """Settings and their origin: `file` is None if all are defaults; `given` are the names set in the file.
+
+    With `mistakes` what is wrong in the file is left out, so that defaults stand in its place.
+    """
 
     settings: Settings
     file: Path | None = None
     given: frozenset[str] = field(default=frozenset())
+    mistakes: tuple[str, ...] = ()
 
 
 def settings_file(environ: Mapping[str, str] = os.environ, default: Path = DEFAULT_FILE) -> Path | None:
@@ -61,51 +72,65 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
 
 def load_settings_file(file: Path | None) -> LoadedSettings:
     """Returns the settings of a file, with defaults for what it does not set. Raises SettingsError."""
+    loaded = read_settings_file(file)
+    if loaded.mistakes:
+        raise SettingsError(file, loaded.mistakes)
+    return loaded
+
+
+def read_settings_file(file: Path | None) -> LoadedSettings:
+    """Returns the settings of a file as far as it has any, with all mistakes in it."""
     if file is None:
         return LoadedSettings(Settings())
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsError(f"{file}: cannot be read: {error.strerror or error}; see {SETTINGS_VARIABLE}") from error
+        why = f"cannot be read: {error.strerror or error}; see {SETTINGS_VARIABLE}"
+        return LoadedSettings(Settings(), file, mistakes=(why,))
     except ValueError as error:  # invalid TOML or UTF-8
-        raise SettingsError(f"{file}: not valid TOML: {error}") from error
-    try:
-        return _from_tables(tables, file)
-    except _InvalidSettingError as error:
-        raise SettingsError(f"{file}: {error}") from error
-
-
-class _InvalidSettingError(Exception):
-    """The mistake, without the file's name."""
+        return LoadedSettings(Settings(), file, mistakes=(f"not valid TOML: {error}",))
+    return _from_tables(tables, file)
 
 
 def _from_tables(tables: Mapping[str, object], file: Path) -> LoadedSettings:
     known = {section.name: section for section in sections()}
-    settings, given = Settings(), set[str]()
+    settings, given, mistakes = Settings(), set[str](), list[str]()
     for name, table in tables.items():
         if name not in known:
-            raise _InvalidSettingError(_unknown_section(name, known))
-        if not isinstance(table, dict):
-            raise _InvalidSettingError(f"{name} is a section: write [{name}] on a line of its own")
-        values = _values(known[name], table)
-        settings = replace(settings, **{name: replace(getattr(settings, name), **values)})
-        given |= {f"{name}.{key}" for key in values}
-    if problem := violated_constraint(settings):
-        raise _InvalidSettingError(problem)
-    return LoadedSettings(settings, file, frozenset(given))
+            mistakes.append(_unknown_section(name, known))
+        elif not isinstance(table, dict):
+            mistakes.append(f"{name} is a section: write [{name}] on a line of its own")
+        else:
+            values, wrong = _values(known[name], table)
+            mistakes += wrong
+            settings = replace(settings, **{name: replace(getattr(settings, name), **values)})
+            given |= {f"{name}.{key}" for key in values}
+    invalid = set[str]().union(*map(_named, mistakes))
+    # A default stands for each invalid value: what that contradicts is no mistake of the file.
+    violated = (message for message in violated_constraints(settings) if not invalid & _named(message))
+    return LoadedSettings(settings, file, frozenset(given), (*mistakes, *violated))
 
 
-def _values(section: SettingsSection, table: Mapping[str, object]) -> dict[str, SettingValue]:
+def _named(message: str) -> set[str]:
+    return {*_SETTING_NAME.findall(message)}
+
+
+_SETTING_NAME: Final = re.compile(r"\b[a-z]+\.[a-z_]+\b")
+
+
+def _values(section: SettingsSection, table: Mapping[str, object]) -> tuple[dict[str, SettingValue], list[str]]:
+    """Returns the values by key, and the mistakes."""
     entries = {entry.key: entry for entry in section.settings}
-    values = {}
+    values, mistakes = dict[str, SettingValue](), list[str]()
     for key, raw in table.items():
         if key not in entries:
-            raise _InvalidSettingError(_unknown_key(section, key))
+            mistakes.append(_unknown_key(section, key))
+            continue
         try:
             values[key] = parse_value(entries[key], raw)
         except InvalidValueError:
-            raise _InvalidSettingError(_invalid_value(entries[key], raw)) from None
-    return values
+            mistakes.append(_invalid_value(entries[key], raw))
+    return values, mistakes
 
 
 def _invalid_value(entry: Setting, raw: object) -> str:
@@ -169,6 +194,13 @@ def settings_tables(loaded: LoadedSettings | None = None) -> tuple[SettingsTable
 def setting_rows(loaded: LoadedSettings | None = None) -> tuple[SettingRow, ...]:
     """Returns every setting, in the order of the file."""
     return tuple(row for table in settings_tables(loaded) for row in table.rows)
+
+
+def changed_settings(before: Settings, after: Settings) -> tuple[str, ...]:
+    """Returns the settings that differ, each as `rounds.mode = "enforce"` with its later value."""
+    was = {row.name: row.value for row in setting_rows(LoadedSettings(before))}
+    now = setting_rows(LoadedSettings(after))
+    return tuple(f"{row.name} = {row.value}" for row in now if row.value != was[row.name])
 
 
 def _setting_row(entry: Setting, loaded: LoadedSettings) -> SettingRow:

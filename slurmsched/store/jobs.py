@@ -129,6 +129,12 @@ _UPDATE: Final = (
     " WHERE id = :id"
 )
 _CAME_BACK: Final = "slurmctld came back with an older state, in which the job is under our hold again"
+_LIFTED: Final = "was released by somebody else, though synsched held it"
+_REQUEUED: Final = "was requeued by a person or by Slurm, not by synsched"
+_OUR_REQUEUE_OF_THIS_RUN: Final = (
+    "SELECT 1 FROM operations WHERE subject = :job AND verb = 'requeue' AND result != 'blocked' AND intended >="
+    " (SELECT COALESCE(MAX(run_started), 0) FROM service WHERE job = :job) - :slack LIMIT 1"
+)
 _CLOCK_SLACK: Final = 5.0
 """Seconds that slurmctld's clock may be behind ours."""
 _OUR_REQUEUE: Final = (
@@ -173,6 +179,7 @@ def update_jobs(database: Database, snapshot: Snapshot, managed: Collection[JobI
         ]
         returned = frozenset(job.id for job in seen_before if _hold_came_back(database, known[job.id], job))
         lifted = [job.id for job in seen_before if _hold_was_lifted(database, known[job.id], job)]
+        requeued = [job.id for job in seen_before if _was_requeued_by_others(database, known[job.id], job)]
         database.write_many(_INSERT, [_job_columns(job, snapshot.time, arrays) for job in new])
         database.write_many(_UPDATE, [_job_columns(job, snapshot.time, arrays, known[job.id]) for job in seen_before])
         database.write_many("UPDATE jobs SET held_by_us = 1 WHERE id = ?", [(job,) for job in returned])
@@ -180,7 +187,8 @@ def update_jobs(database: Database, snapshot: Snapshot, managed: Collection[JobI
         database.write_many("UPDATE jobs SET last_seen = ? WHERE id = ?", [(snapshot.time, job) for job in unread])
         database.write_many(_CLEAR_MARKS, [(job,) for job in long_gone])
     return (
-        *(JobEvent(snapshot.time, job, JobEventKind.OVERRULED, "somebody else lifted our hold") for job in lifted),
+        *(JobEvent(snapshot.time, job, JobEventKind.OVERRULED, _LIFTED) for job in lifted),
+        *(JobEvent(snapshot.time, job, JobEventKind.REQUEUED, _REQUEUED) for job in requeued),
         *(JobEvent(snapshot.time, job, JobEventKind.UNDONE, _CAME_BACK) for job in sorted(returned)),
         *(event for job in seen_before for event in _state_change_events(known[job.id], job, snapshot.time)),
         *(event for job in new for event in _first_seen_events(job, snapshot.time)),
@@ -264,6 +272,15 @@ def _hold_was_lifted(database: Database, row: Mapping[str, Any], job: Job) -> bo
     return not database.rows(query, (job.id, row["last_seen"]))
 
 
+def _was_requeued_by_others(database: Database, row: Mapping[str, Any], job: Job) -> bool:
+    """Whether a job that ran was requeued since it was last seen, without an operation of ours since that run began."""
+    ran = row["state"] in (JobState.RUNNING.value, JobState.SUSPENDED.value, JobState.COMPLETING.value)
+    runs_anew = job.state in _ACTIVE and job.restarts > 0 and (job.start_time or 0.0) > row["last_seen"]
+    if not ran or not (job.state is JobState.PENDING or runs_anew):
+        return False
+    return not database.rows(_OUR_REQUEUE_OF_THIS_RUN, {"job": job.id, "slack": _CLOCK_SLACK})
+
+
 def _hold_came_back(database: Database, row: Mapping[str, Any], job: Job) -> bool:
     """Whether a hold that we lifted is in force again, since slurmctld was killed and started from an older state.
 
@@ -319,6 +336,8 @@ def _summary(job: Job) -> dict[str, object]:
         "nodes": job.nodes,
         "hints": job.hints,
         "problems": job.hints.problems,
+        "started": job.start_time if job.allocations else None,
+        "time_limit": job.time_limit,
     }
 
 

@@ -318,6 +318,8 @@ class JobEventKind(StrEnum):
     DEVICE = "device"
     OVERRULED = "overruled"
     """Our hold was released by a person or another program."""
+    REQUEUED = "requeued"
+    """A running job was requeued, and not by us."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,6 +305,10 @@ class SetAsideRow:
         return f"job {self.job}{of} is set aside: {self.reason}"
 
 
+SETTINGS_SWITCH: Final = "settings"
+"""The switch that says that the settings file was refused when it was read last, with the mistake as its value."""
+
+
 @dataclass(frozen=True, slots=True)
 class SwitchRow:
     """A switch that is set: by whom, when, and with which value."""

@@ -192,8 +192,9 @@ class StateStore:
         snapshot: Snapshot,
         managed: Collection[JobId],
         overview: ClusterOverview | None = None,
-    ) -> None:
-        """Record a poll: jobs and attained service, and within a round the overview of the nodes for `status`."""
+    ) -> tuple[JobEvent, ...]:
+        """Record a poll: jobs and attained service, and within a round the overview of the nodes for `status`; return
+        what happened to jobs since the last one."""
         with self._database.transaction():
             events = tuple(update_jobs(self._database, snapshot, managed))
             record_events(self._database, round_id, events)
@@ -205,6 +206,7 @@ class StateStore:
                 )
         self._counts.events.update(event.kind for event in events)
         self.overview = overview or self.overview
+        return events
 
     def record_decision(
         self,

@@ -11,7 +11,7 @@ from slurmsched.store.finished_runs import FinishedRuns
 from slurmsched.store.journal import ActivityCounts, Journal
 from slurmsched.store.maintenance import CHECK_INTERVAL, check_integrity, migrate
 from slurmsched.store.measurements import Measurements
-from slurmsched.store.rows import DatabaseRow, number, text
+from slurmsched.store.rows import SETTINGS_SWITCH, DatabaseRow, number, text
 from slurmsched.store.set_aside import SetAsideStore
 from slurmsched.store.start_forecasts import ForecastStore
 from slurmsched.store.state import StateStore
@@ -52,6 +52,15 @@ class Switches:
         was_paused = self.current_pause() is not None
         self._database.write("DELETE FROM switches WHERE name = ?", (_PAUSED,))
         return was_paused
+
+    def record_settings(self, refused: str, at: float) -> None:
+        """Record why the settings file was refused when it was read last, with earlier settings still in force; empty
+        where it was not."""
+        if refused:
+            statement = "INSERT OR REPLACE INTO switches (name, value, set_by, at) VALUES (?, ?, 'a reload', ?)"
+            self._database.write(statement, (SETTINGS_SWITCH, refused, at))
+        else:
+            self._database.write("DELETE FROM switches WHERE name = ?", (SETTINGS_SWITCH,))
 
     def current_pause(self) -> Pause | None:
         """The pause in force, or None. A pause whose row cannot be read is in force too."""

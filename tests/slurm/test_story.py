@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Final
 
@@ -33,6 +34,15 @@ QUEUE: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
 )
 
 
+JOURNALD: Final = "/lib/systemd/systemd-journald"
+STARTS_JOURNALD: Final = f"""
+mkdir -p /run/systemd/journal /run/log/journal
+test -e /etc/machine-id || tr -d - < /proc/sys/kernel/random/uuid > /etc/machine-id
+setsid {JOURNALD} > /dev/null 2>&1 < /dev/null &
+until test -S /run/systemd/journal/socket; do sleep 0.1; done
+"""
+
+
 class Story:
     """What the chapters below share; a chapter is a test and they run in order."""
 
@@ -60,6 +70,9 @@ def cpus(mini: Mini, job: str) -> int:
 
 
 def test_1_fourteen_jobs_by_three_people_wait_for_the_round(mini: Mini, story: Story) -> None:
+    mini.configure(**SETTINGS, daemon={"log": "journal"})
+    if mini.run("test", "-x", JOURNALD).code == 0:
+        mini.sure("sh", "-c", STARTS_JOURNALD)
     first = mini.synsched("run", "--once")
     assert first.code == 0, first.err
     mini.sure("sbatch", "--parsable", "-p", "debug", "-c", "1", "--wrap", "sleep 3600", user="alice")
@@ -133,6 +146,18 @@ def test_5_status_explain_and_history_tell_it_truly(mini: Mini, story: Story) ->
     history = mini.synsched("history", story.displaced).out
     assert "displaced" in history
     assert story.newcomer in history
+
+
+def test_5b_the_real_systemd_journal_tells_who_requeued_the_job(mini: Mini, story: Story) -> None:
+    if mini.run("test", "-x", JOURNALD).code != 0:
+        pytest.skip("this release's image has no systemd-journald")
+    asked = ("journalctl", "-t", "synsched", f"SYNSCHED_JOB={story.displaced}", "-o", "json", "--no-pager")
+    rows = [json.loads(line) for line in mini.sure(*asked).splitlines()]
+    requeues = [row for row in rows if row["SYNSCHED_VERB"] == "requeue"]
+    assert [(row["SYNSCHED_USER"], row["SYNSCHED_REASON"], row["SYNSCHED_RESULT"]) for row in requeues] == [
+        ("alice", "newcomer_first", "done")
+    ]
+    assert f"requeued: job {story.displaced} of alice gives way to job {story.newcomer}: " in requeues[0]["MESSAGE"]
 
 
 def test_6_the_displaced_job_resumes_from_its_checkpoint_with_its_id(mini: Mini, story: Story) -> None:

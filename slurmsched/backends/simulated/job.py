@@ -14,6 +14,7 @@ from typing import Final
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Hold, Job, JobId, JobState, Node, NodeAllocation, Request, parse_hints
+from slurmsched.model.hints import is_hint_word
 from slurmsched.settings.definition import ManageSettings
 
 Speed = Callable[[Job, Sequence[NodeAllocation], Sequence[Job]], float]
@@ -227,7 +228,7 @@ class JobSubmitHook:
         if submission.held or not self.is_heartbeat_fresh(now) or not self._manages(submission):
             return submission
         words = submission.comment.split()
-        hint_index = next((index for index, word in enumerate(words) if word.startswith("synsched:")), None)
+        hint_index = next((index for index, word in enumerate(words) if is_hint_word(word)), None)
         if hint_index is None:
             words.insert(0, f"synsched:{_HELD_BY_HOOK}")
         elif _HELD_BY_HOOK not in words[hint_index]:

@@ -1,7 +1,8 @@
 """The table of sbatch's options: what becomes of each one for a managed job, and why some jobs are left to Slurm.
 
 The rows are data, in `sbatch_options.toml`; its head says what the fields mean. `docs/flags.md` is rendered from it.
-`read_options` reads the options of a submission, those alone of which it is certain what they mean.
+`read_options` reads the options of a submission, those alone of which it is certain what they mean; `without_comment`
+finds the comment of any submission.
 """
 
 from __future__ import annotations
@@ -163,6 +164,64 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Ma
             by_environment[name] = value
     in_script = dict[str, str]() if "wrap" in given else _script_options(script)
     return {**in_script, **by_environment, **given}
+
+
+_ALONE: Final = frozenset(_FLAGS) | {
+    "contiguous", "exclusive", "get-user-env", "help", "hold", "ignore-pbs", "nice", "no-kill", "overcommit",
+    "oversubscribe", "propagate", "reboot", "resv-ports", "spread-job", "stepmgr", "usage", "version",
+}  # fmt: skip
+"""Options that take no value from the next word."""
+_ALONE_SHORT: Final = frozenset("QvWHhkOsV")
+
+
+def without_comment(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
+    """Returns the arguments of `sbatch ARGUMENTS` without their --comment, and the comment that the job would get: of
+    the command line, of the environment, or of the script, empty without any.
+
+    Other options need not be known: those that are not are taken to have a value.
+    """
+    kept, comment, rest = list[str](), None, list(arguments)
+    wrapped = False
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        word = rest.pop(0)
+        name, separator, value = word.lstrip("-").partition("=")
+        long = word.startswith("--")
+        follows = not separator and name not in _ALONE if long else len(name) == 1 and name not in _ALONE_SHORT
+        following = [rest.pop(0)] if follows and rest else []
+        if long and name == "comment":
+            comment = value if separator else "".join(following)
+        else:
+            kept += [word, *following]
+        wrapped = wrapped or (long and name == "wrap")
+    if comment is None:
+        comment = environment.get("SBATCH_COMMENT")
+    if comment is None and not wrapped:
+        comment = _script_comment(next((word for word in rest if word != "--"), ""))
+    return (*kept, *rest), comment or ""
+
+
+def _script_comment(script: str) -> str:
+    """The last --comment of the script's `#SBATCH` lines; empty without one, or where the script cannot be read."""
+    comment = ""
+    try:
+        with Path(script).open("rb") as file:
+            text = file.read(_LONGEST_SCRIPT).decode(errors="replace") if Path(script).is_file() else ""
+    except (OSError, ValueError):
+        return ""
+    for line in _head(text.splitlines()):
+        if line.startswith(_DIRECTIVE):
+            try:
+                words = shlex.split(line.removeprefix(_DIRECTIVE))
+            except ValueError:  # an open quote: what stands in front of it may be read
+                words = line.removeprefix(_DIRECTIVE).split()
+            for word, following in zip(words, [*words[1:], ""], strict=True):
+                if word.startswith("#"):
+                    break
+                if word == "--comment":
+                    comment = following
+                elif word.startswith("--comment="):
+                    comment = word.partition("=")[2]
+    return comment
 
 
 def _parse_words(words: Sequence[str]) -> tuple[dict[str, str], str]:

@@ -24,6 +24,7 @@ from typing import Final
 from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.knowledge.estimation import ThroughputEstimates, estimates_by_type
 from slurmsched.model import Job, JobId, JobState, NodeAllocation, RankedJob, Reason, ReasonCode
+from slurmsched.model.reasons import format_percent
 from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.hadar.policy import HadarPrices
@@ -234,7 +235,7 @@ def dispatch_steps(session: Session) -> None:
         }
         for copy, rate, steps in zip(allocations, rates, divide_steps(group.remaining, rates), strict=True):
             session.steps[copy] = steps
-            part = f"{rate / sum(rates):.0%}"
+            part = format_percent(rate / sum(rates))
             session.remarks[copy] = Reason(ReasonCode.DISPATCHED, {**details, "steps": steps, "part": part})
 
 

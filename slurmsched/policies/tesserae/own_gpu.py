@@ -237,7 +237,7 @@ def _worse_together(session: Session, job: Job, other: Job) -> Reason | None:
     worth = sum(rate for rate in work if rate is not None)
     if None in work or worth >= 1:
         return None
-    return Reason(ReasonCode.WORSE_TOGETHER, {"job": other.id, "work": f"{round(worth, 2):g}"})
+    return Reason(ReasonCode.WORSE_TOGETHER, {"job": other.id, "work": str(round(worth, 2))})
 
 
 def _pays_apart(session: Session, job: Job, other: Job) -> Reason | None:

@@ -353,7 +353,7 @@ def shares_gpu_reason(
     allocations: Sequence[NodeAllocation], partner: JobId, relative_rates: tuple[float, float], *, tried: bool = False
 ) -> Reason:
     """Returns the reason for a shared allocation; `work` is that of both jobs over that of one job alone."""
-    work = f"{round(sum(relative_rates), 2):g}"
+    work = str(round(sum(relative_rates), 2))
     code = ReasonCode.TRIES_SHARING if tried else ReasonCode.SHARES_GPU
     return Reason(code, {"devices": _device_names(allocations), "job": partner, "work": work})
 

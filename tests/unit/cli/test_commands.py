@@ -58,6 +58,14 @@ def test_the_table_says_of_each_command_what_the_command_says() -> None:
     assert said == {name: (command.help or "").partition("\n")[0] for name, command in commands.items() if command}
 
 
+@pytest.mark.parametrize("words", [[], ["config"], ["trace"]])
+def test_without_a_command_the_help_is_printed(site: Site, words: list[str]) -> None:
+    result = site.run(*words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == site.run(*words, "--help").stdout
+    assert result.stdout.count("\n") > 5
+
+
 def test_the_reference_page_is_current() -> None:
     page = ROOT / "docs" / "commands.md"
     assert page.read_text(encoding="utf-8") == reference_page(), "write it anew with 'make docs'"
@@ -104,9 +112,16 @@ def test_without_a_database_one_line_names_the_command_that_makes_one(site: Site
 
 def test_a_wrong_settings_file_is_wrong_usage(site: Site) -> None:
     site.config.write_text("[rounds]\nperoid = 5\n", encoding="utf-8")
-    result = site.run("status")
+    result = site.run("plan")
     assert result.exit_code == 2
     assert result.stderr == f"synsched: {site.config}: unknown setting rounds.peroid: did you mean period?\n"
+
+
+def test_a_settings_file_that_is_not_there_is_wrong_usage_of_every_command(site: Site) -> None:
+    site.config.unlink()
+    result = site.run("status")
+    assert result.exit_code == 2
+    assert result.stderr == f"synsched: {site.config}: cannot be read: No such file or directory; see SYNSCHED_CONF\n"
 
 
 @pytest.mark.parametrize("slow", ["numpy", "scipy", "jinja2", "sqlite_utils"])

@@ -71,7 +71,7 @@ def offered(line: str) -> list[str]:
         ),
         pytest.param("--c", ["--config"], id="options before the command"),
         pytest.param("config ", ["check", "init", "show"], id="commands of a group"),
-        pytest.param("status --no", ["--noheader", "--nodes"], id="options"),
+        pytest.param("status --no", ["--nodelist", "--noheader", "--nodes"], id="options"),
         pytest.param("plan --system ", list(POLICIES), id="policies"),
         pytest.param("simulate --policy=hada", ["hadar", "hadare"], id="a value after an equals sign"),
         pytest.param("compare --policies slurm,hada", ["slurm,hadar", "slurm,hadare"], id="the last of a list"),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from slurmsched.backends.protocol import UnreachableError
+from slurmsched.backends.slurm.commands import Commands
 from slurmsched.policies import POLICIES
 from slurmsched.settings.definition import Settings
 from slurmsched.settings.file import load_settings_file
 from slurmsched.template_files import template_names
-from tests.unit.cli.conftest import Site
+from tests.builders import job, node, share, snapshot
+from tests.unit.cli.conftest import NOON, Site
 
 
 def test_the_printed_file_is_the_defaults(site: Site) -> None:
@@ -94,7 +99,7 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
 def test_check_refuses_what_the_policy_would_ignore(site: Site, policy: str, problem: str) -> None:
     site.configure(policy if policy.startswith("[") else f"[policy]\n{policy}\n")
     result = site.run("config", "check")
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert (result.exit_code, result.stderr.count(f"synsched: {site.config}: ")) == (2, 1)
     assert problem in result.stderr
 
 
@@ -151,6 +156,138 @@ def test_check_refuses_what_contradicts_itself(site: Site, lines: str, problem: 
     result = site.run("config", "check")
     assert result.exit_code == (2 if problem else 0)
     assert problem in result.stderr
+
+
+MISTAKES = """[guard]
+[rounds]
+mode = "force"
+periode = 5
+settle_timeout = "10m"
+[hook]
+stale_after = 7
+heartbeat = "beat"
+[policy]
+system = "fdg"
+profiles = "/nope.toml"
+[manage]
+opt_in = false
+"""
+
+
+def test_check_finds_all_mistakes_at_once(site: Site) -> None:
+    site.config.write_text(MISTAKES)
+    result = site.run("config", "check")
+    prefix = f"synsched: {site.config}: "
+    assert result.exit_code == 2
+    assert all(line.startswith(prefix) for line in result.stderr.splitlines())
+    assert [line.removeprefix(prefix).partition(": ")[0] for line in result.stderr.splitlines()] == [
+        "unknown section [guard]",
+        "rounds.mode is 'force'",
+        "unknown setting rounds.periode",
+        "hook.stale_after must be longer than rounds.period, or the heartbeat is stale between two rounds",
+        "storage.path, storage.export, storage.page, hook.heartbeat, metrics.textfile and reports.spool must be absolute"
+        " paths",
+        "rounds.settle_timeout is 10 min",
+        "policy.system",
+        "nothing is managed",
+        "policy.profiles",
+    ]
+    assert json.loads(site.run("config", "check", "--json").stdout)["mistakes"][1].startswith("rounds.mode is 'force'")
+
+
+def test_other_commands_name_the_first_mistake_and_how_many_more_there_are(site: Site) -> None:
+    site.config.write_text(MISTAKES)
+    result = site.run("config", "show")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(f"synsched: {site.config}: unknown section [guard]: did you mean [guards]?; ")
+    assert result.stderr.endswith("'synsched config check' tells 4 more\n")
+
+
+def test_what_contradicts_a_default_in_place_of_a_mistake_is_no_mistake(site: Site) -> None:
+    site.config.write_text('[rounds]\nperiod = "1 minute"\n[hook]\nstale_after = "2m"\n')
+    assert site.run("config", "check").stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["status", "free", "history 1", "explain 1"])
+def test_commands_that_show_go_on_with_a_broken_file(site: Site, command: str) -> None:
+    site.round(snapshot([node("n1")], [job(1, on=[share("n1")])], time=NOON - 30))
+    site.configure('[rounds]\nperiod = "soon"\n')
+    result = site.run(*command.split())
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"synsched: {site.config}: rounds.period is 'soon': ")
+    assert result.stderr.endswith("; defaults stand in its place\n")
+
+
+SLURM_HAS = {
+    "partition": "PartitionName=gpu State=UP\nPartitionName=long State=UP\n",
+    "qos": "normal\nhigh\n",
+    "user": "root\nalice\nbob\n",
+    "account": "root\nvision\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        pytest.param('[manage]\npartitions = ["gpu", "long"]\nqos = ["high"]', [], id="all are there"),
+        pytest.param(
+            '[manage]\npartitions = ["gpux"]',
+            ["manage.partitions names gpux, and there is no such partition: did you mean gpu?"],
+            id="a partition",
+        ),
+        pytest.param(
+            '[manage]\nnever_partitions = ["zz"]\nqos = ["hihg"]',
+            [
+                "manage.never_partitions names zz, and there is no such partition: Slurm has gpu, long",
+                "manage.qos names hihg, and there is no such QOS: did you mean high?",
+            ],
+            id="a partition and a QOS",
+        ),
+        pytest.param(
+            '[policy]\nsystem = "gandiva-fair"\n[tickets]\nusers = ["alcie=2", "bob=1"]\naccounts = ["visoin/x=2"]',
+            [
+                "tickets.users names alcie, and there is no such user: did you mean alice?",
+                "tickets.accounts names visoin, and there is no such account: did you mean vision?",
+                "tickets.accounts names x, and there is no such account: Slurm has root, vision",
+            ],
+            id="users and accounts",
+        ),
+    ],
+)
+def test_check_asks_slurm_for_the_names(
+    site: Site, lines: str, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Commands, "read", lambda _self, *argv: SLURM_HAS[argv[-1 if "scontrol" in argv else -2]])
+    site.configure(f"{lines}\n")
+    result = site.run("config", "check")
+    prefix = f"synsched: {site.config}: "
+    assert [line.removeprefix(prefix) for line in result.stderr.splitlines()] == said
+    assert result.exit_code == (2 if said else 0)
+
+
+def test_names_that_slurm_does_not_tell_are_no_mistake_but_said_to_be_unchecked(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(_self: Commands, *_argv: str) -> str:
+        raise UnreachableError("slurmctld does not answer")
+
+    monkeypatch.setattr(Commands, "read", down)
+    site.configure('[manage]\npartitions = ["gpux"]\n')
+    result = site.run("config", "check")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "synsched: not all partitions, QOS, users and accounts were looked up, since Slurm does not tell them:"
+        " slurmctld does not answer\n"
+    )
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_each_policy_is_for_somebody_or_to_compare_with(site: Site, name: str) -> None:
+    row = POLICIES[name]
+    assert bool(row.purpose) != row.compares
+    site.configure(f'[policy]\nsystem = "{name}"\n')
+    said = site.run("config", "check").stderr
+    assert said.startswith(f"synsched: policy {name} is there to compare with, ") == row.compares
 
 
 @pytest.mark.parametrize("name", POLICIES)

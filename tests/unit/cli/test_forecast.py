@@ -220,14 +220,14 @@ def test_status_has_the_start_of_who_waits_in_eighty_columns(waiting: Site) -> N
     lines = waiting.lines("status")
     first = lines.index(next(line for line in lines if line.startswith("JOBID")))
     assert lines[first : first + 4] == [
-        "JOBID USER    GPUS ST  START WHERE CPU/GPU WHY",
-        "1     bob   8 v100 R       - n1        0.4 waits behind 1 job in las order on t…",
-        "2     alice      8 PD 90 min -           1 waits behind 1 job in las order on t…",
-        "3     alice      8 PD      - -           1 waits behind 1 job in las order on t…",
+        "JOBID USER  NAME   GPUS ST   TIME LIMIT  START WHERE WHY",
+        "1     bob   -    8 v100 R  10 min  10 h      - n1    waits behind 1 job in las …",
+        "2     alice -         8 PD      -     - 90 min -     waits behind 1 job in las …",
+        "3     alice -         8 PD      -     -      - -     waits behind 1 job in las …",
     ]
     assert max(map(len, lines)) <= 80
     assert not any("forecast" in line for line in lines)
-    assert not any("START" in line or "90 min" in line for line in waiting.lines("status", "-n")), "for scripts"
+    assert not any("START" in line or "90 min" in line for line in waiting.lines("status", "--noheader")), "for scripts"
 
 
 def test_an_old_forecast_is_told_with_its_age(waiting: Site) -> None:

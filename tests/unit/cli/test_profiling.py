@@ -107,8 +107,8 @@ def test_what_jobs_measure_stands_beside_what_was_profiled(site: Site) -> None:
     own.write_text(json.dumps({"models": {"mine": {"measured": 1, "gpu": {"v100": entry}}}}))
     assert site.lines("profile", "measured", "--profiles", str(own)) == [
         "JOBID USER  MODEL GPUS   CPU/GPU STEPS/S PROFILE DRIFT   AGE",
-        "1     alice mine  1 v100       3      20      30  -33% 5 min",
-        "1     alice mine  1 v100       6      66      60  +10% 5 min",
+        "1     alice mine  1 v100       3      20      30 -33 % 5 min",
+        "1     alice mine  1 v100       6      66      60 +10 % 5 min",
     ]
 
 

@@ -119,7 +119,7 @@ def test_one_round_starts_jobs_and_says_so(site: Site, slurm: SimulatedBackend) 
         "2": (JobState.RUNNING, Hold.NONE),
         "3": (JobState.PENDING, Hold.USER),
     }
-    assert [line.split()[0] for line in site.lines("status", "-n")] == ["1", "2", "3"]
+    assert [line.split()[0] for line in site.lines("status", "--noheader")] == ["1", "2", "3"]
     assert site.lines("explain", "3")[0].startswith("job 3 ")
 
 

@@ -64,10 +64,11 @@ def test_status_fits_eighty_columns(busy: Site) -> None:
         "v100-2 v100  0/8 ········  0/24    0M/500G idle+drain: fan",
         "k80-1  k80   2/4 ██··     20/24 62.5G/500G idle",
         "",
-        "JOBID USER    GPUS ST WHERE  CPU/GPU WHY",
-        "11    alice 8 v100 R  v100-1       3 keeps its nodes",
-        "12    bob    2 k80 R  k80-1       10 runs on GPUs that jobs ahead of it cannot …",
-        "13    carol      8 PD -            3 ! waits behind 2 jobs in las order on the …",
+        "JOBID USER  NAME   GPUS ST TIME LIMIT WHERE  WHY",
+        "11    alice -    8 v100 R     -     - v100-1 keeps lease",
+        "12    bob   -     2 k80 R     -     - k80-1  fills in",
+        "13    carol -         8 PD    -     - -      ! behind",
+        "PD waits, ! has a wrong hint, WHY in short, whole by 'synsched explain'",
         "",
         "1 problem",
         "  job 13: unknown hint 'modle': known are model, task, ckpt, duration, move,",
@@ -77,7 +78,7 @@ def test_status_fits_eighty_columns(busy: Site) -> None:
 
 def test_in_a_pipe_nothing_is_cut(busy: Site) -> None:
     lines = busy.lines("status", columns=1000)
-    assert lines[-4].endswith(
+    assert lines[-5].endswith(
         "! waits behind 2 jobs in las order on the nodes it could use; the last one of them is job 12"
     )
 
@@ -90,17 +91,99 @@ def test_in_a_pipe_nothing_is_cut(busy: Site) -> None:
         pytest.param(["--user", "alice,carol"], ["11", "13"], id="several people"),
         pytest.param(["-p", "gpu"], ["11", "12", "13"], id="their partition"),
         pytest.param(["-p", "debug"], [], id="another partition"),
+        pytest.param(["-t", "pd"], ["13"], id="those that wait"),
+        pytest.param(["-t", "RUNNING,PENDING"], ["11", "12", "13"], id="two states"),
+        pytest.param(["-t", "all"], ["11", "12", "13"], id="all states"),
+        pytest.param(["-j", "12,13"], ["12", "13"], id="by number"),
+        pytest.param(["-w", "v100-[1-2]"], ["11"], id="those on some nodes"),
+        pytest.param(["-A", "physics"], [], id="an account"),
+        pytest.param(["-n", "train"], [], id="a name"),
+        pytest.param(["-M", "demo", "--limit", "2"], ["11", "12"], id="the first two of this cluster"),
+        pytest.param(["--me"], [], id="one's own"),
+        pytest.param(["-u", "bob", "-t", "PD"], [], id="all of what is asked"),
     ],
 )
 def test_without_headings_there_is_one_line_for_each_job_chosen(
     busy: Site, options: list[str], jobs: list[str]
 ) -> None:
-    assert [line.split()[0] for line in busy.lines("status", "-n", *options) if line] == jobs
+    assert [line.split()[0] for line in busy.lines("status", "--noheader", *options) if line] == jobs
+
+
+LATER = snapshot(
+    [node("n1")],
+    [
+        replace(
+            job("7_1", gpus=2, user="alice", on=[share("n1", 2)], time_limit=7200, start_time=NOON - 3725.0),
+            name="a-long-name-of-a-job",
+            account="physics",
+        ),
+        replace(job(8, gpus=1, user="alice"), name="evil\x1b[2J"),
+    ],
+    time=NOON - 30,
+)
+
+
+def test_time_limit_and_name_are_shown_and_choose(site: Site) -> None:
+    site.round(LATER, why={"7_1": Reason(ReasonCode.KEEPS_LEASE)})
+    site.beat()
+    (row,) = site.lines("status", "--noheader", "-j", "7", "-A", "physics", "-n", "a-long-name-of-a-job", columns=200)
+    assert row.split()[:3] == ["7_1", "alice", "a-long-name-of-a-job"]
+    assert " R 1 h 2 min 2 h n1 " in row
+    narrow = site.lines("status", "--noheader", "-j", "7", columns=60)
+    assert " a-long-n " in narrow[0]
+
+
+@pytest.mark.parametrize(
+    ("template", "lines"),
+    [
+        pytest.param("%i %T %M %l %D %R", ["JOBID STATE TIME LIMIT NODES NODELIST(REASON)",
+            "7_1 RUNNING 1 h 2 min 2 h 1 n1", "8 PENDING - - 0 ()"], id="squeue's letters"),
+        pytest.param("%.6i|%6j|%u", [" JOBID|NAME  |USER", "   7_1|a-long|alice", "     8|evil?[|alice"], id="widths"),
+        pytest.param("no letter", ["no letter"] * 3, id="plain text"),
+    ],
+)  # fmt: skip
+def test_a_format_prints_as_squeue_does(site: Site, template: str, lines: list[str]) -> None:
+    site.round(LATER)
+    assert site.lines("status", "-o", template) == lines
+    assert site.lines("status", "--noheader", "-o", template) == lines[1:]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        pytest.param(["-o", "%Z"], 1, "%Z is not known here: known are %i, %u", id="a letter of squeue that is not"),
+        pytest.param(["-t", "XX"], 2, "no state 'XX': write PD, R, CG, S, PENDING", id="no state"),
+        pytest.param(["-M", "other"], 2, "no cluster 'other' here: this is demo", id="another cluster"),
+        pytest.param(["-w", "n[1"], 2, "brackets do not match", id="no node list"),
+    ],
+)
+def test_what_cannot_be_chosen_is_told(busy: Site, options: list[str], code: int, said: str) -> None:
+    result = busy.run("status", *options)
+    assert (result.exit_code, result.stderr.count("\n")) == (code, 1)
+    assert said in result.stderr
+
+
+def test_a_limit_says_how_many_are_left_out(busy: Site) -> None:
+    lines = busy.lines("status", "--limit", "1")
+    assert "and 2 more jobs: --limit 0 shows all, -u, -t and others choose" in lines
+    assert not any(line.startswith("12 ") for line in lines)
+
+
+def test_a_pause_stands_in_front(busy: Site) -> None:
+    database = busy.opened()
+    Switches(database).pause("root", "upgrade", NOON - 300)
+    database.close()
+    lines = busy.lines("status", columns=120)
+    assert lines[:2] == [
+        "synsched on demo: mode enforce (paused), system synergy, order las",
+        "paused by root 5 min ago (upgrade): 'synsched resume' goes on",
+    ]
+    assert sum("paused by root" in line for line in lines) == 1
 
 
 def test_where_nothing_is_chosen_that_is_said_and_what_is_wrong_with_others_is_not(busy: Site) -> None:
     lines = busy.lines("status", "-u", "nosuch")
-    assert lines[-1] == "no managed job of these users and partitions"
+    assert lines[-1] == "no managed job is as chosen"
     assert not any("job 13" in line for line in lines)
     assert busy.json("status", "-u", "bob")["problems"] == []
     assert len(busy.json("status", "-u", "carol")["problems"]) == 1  # type: ignore[arg-type]  # JSON has no types
@@ -119,7 +202,7 @@ def test_a_job_that_is_to_start_names_its_nodes(site: Site) -> None:
 def test_jobs_that_ended_are_not_shown(site: Site) -> None:
     site.round(snapshot([node()], [job(1), job(2)], time=NOON - 600))
     site.round(snapshot([node()], [job(2)], time=NOON))
-    assert [line.split()[0] for line in site.lines("status", "-n")] == ["2"]
+    assert [line.split()[0] for line in site.lines("status", "--noheader")] == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -233,6 +316,10 @@ def test_json_has_stable_keys(busy: Site) -> None:
         "shards": 0,
         "start": None,
         "end": None,
+        "account": "",
+        "started": None,
+        "time_limit": None,
+        "reason": "fills in",
     }
 
 

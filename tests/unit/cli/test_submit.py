@@ -54,6 +54,80 @@ def test_sbatch_is_given_the_hints_in_its_comment(
     assert printed(site, *arguments) == ["sbatch", f"--comment={comment}", *rest]
 
 
+SCRIPT = """#!/bin/bash
+#SBATCH --gres=gpu:1 --comment="lost"
+#SBATCH --comment="Synsched:model=bert,CKPT=usr1@60 night run"  # mine
+
+#SBATCH --time=60
+train
+#SBATCH --comment=late
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "comment", "rest"),
+    [
+        pytest.param([], "synsched:model=bert,CKPT=usr1@60 night run", [], id="it stays as it is"),
+        pytest.param(
+            ["--ckpt", "int", "--move", "no"],
+            "synsched:model=bert,ckpt=int,move=no night run",
+            [],
+            id="an option replaces its hint, and no other",
+        ),
+        pytest.param(["--comment", "again"], "synsched:model=bert,CKPT=usr1@60 again", [], id="words, not hints"),
+        pytest.param(
+            ["--move", "no", "--", "--comment=synsched:task=image by hand", "-N2", "--mem", "4G"],
+            "synsched:task=image,move=no by hand",
+            ["-N2", "--mem", "4G"],
+            id="the command line's comes before the script's, as for sbatch",
+        ),
+        pytest.param(
+            ["--", "--comment", "x", "-p", "gpu", "--requeue", "-H"],
+            "synsched: x",
+            ["-p", "gpu", "--requeue", "-H"],
+            id="a comment without hints",
+        ),
+    ],
+)
+def test_hints_and_words_of_the_script_are_kept(
+    site: Site, arguments: list[str], comment: str, rest: list[str]
+) -> None:
+    script = site.folder / "train.sh"
+    script.write_text(SCRIPT)
+    assert printed(site, *arguments, str(script)) == ["sbatch", f"--comment={comment}", *rest, str(script)]
+
+
+def test_a_comment_of_the_environment_is_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_COMMENT", "synsched:task=speech")
+    assert printed(site, "--move", "no", "x.sh")[1] == "--comment=synsched:task=speech,move=no"
+
+
+@pytest.mark.parametrize("text", ['#SBATCH --comment="open\n', "\0\udcff", "#SBATCH --comment\n", ""])
+def test_a_script_that_cannot_be_read_is_left_to_sbatch(site: Site, text: str) -> None:
+    script = site.folder / "train.sh"
+    script.write_text(text, errors="surrogateescape")
+    assert printed(site, "--move", "no", str(script))[-1] == str(script)
+    assert printed(site, "--move", "no", str(site.folder))[1] == "--comment=synsched:move=no"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(["--model", "ResNet50"], "", id="a known model"),
+        pytest.param(["--model", "resnet5"], "model 'resnet5' has no profile: did you mean 'resnet50'?", id="nearly"),
+        pytest.param(["--model", "zzz"], "model 'zzz' has no profile: --task says of which kind it is", id="unknown"),
+        pytest.param(["--model", "zzz", "--task", "image"], "", id="an unknown model of a known kind"),
+        pytest.param(["--task", "vision"], "task 'vision' is unknown: known are image, speech, language", id="task"),
+    ],
+)
+def test_a_model_or_task_without_a_profile_is_told_and_submitted(
+    site: Site, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.setattr(submission, "run", lambda *_: 0)
+    result = site.run("submit", *arguments, "job.sh")
+    assert (result.exit_code, result.stderr) == (0, f"synsched: {said}\n" if said else "")
+
+
 def test_what_is_submitted_is_what_a_round_reads(site: Site) -> None:
     comment = printed(site, "--model", "bert", "--ckpt", "usr1@5m", "--duration", "2h", "x.sh")[1].removeprefix(
         "--comment="
@@ -66,7 +140,9 @@ def test_what_is_submitted_is_what_a_round_reads(site: Site) -> None:
     ("arguments", "said"),
     [
         pytest.param(["--ckpt", "kill", "x.sh"], "hint ckpt='kill': expected usr1", id="a signal that is none"),
-        pytest.param(["--duration", "soon", "x.sh"], "expected a time such as 90m or 2h", id="a time that is none"),
+        pytest.param(
+            ["--duration", "soon", "x.sh"], "expected a time such as 90m, 2h or 2:00:00", id="a time that is none"
+        ),
         pytest.param(["--model", "a b", "x.sh"], "a hint must not contain blanks", id="blanks in a hint"),
         pytest.param(
             ["--model", "a,held=hook", "x.sh"], "a hint must not contain commas", id="another hint smuggled in"

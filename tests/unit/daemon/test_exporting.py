@@ -18,6 +18,7 @@ import pytest
 
 from slurmsched.daemon import exporter as serving
 from slurmsched.daemon.exporter import DocumentServer, Exporter
+from slurmsched.daemon.log import DaemonLog
 from slurmsched.daemon.single_round import run_once
 from slurmsched.model import AccountedRun, RunEnd, Snapshot
 from slurmsched.settings.definition import StorageSettings
@@ -104,7 +105,7 @@ def test_after_a_round_everybody_may_read_the_documents_and_nobody_else_may_writ
     world.submit(8)
     before = os.umask(0o077)
     try:
-        assert run_once(world.site, world.clock, list[str]().append) is not None
+        assert run_once(world.site, world.clock, lambda _settings: DaemonLog()) is not None
     finally:
         os.umask(before)
     made = tmp_path / "export"

@@ -22,7 +22,7 @@ from slurmsched.settings.definition import LearningSettings, Mode
 from slurmsched.store.errors import BusyStoreError
 from slurmsched.store.publication import DocumentKind, read_published
 from slurmsched.store.read_only import open_read_only
-from tests.unit.daemon.world import PERIOD, START, World
+from tests.unit.daemon.world import PERIOD, START, World, log_to
 
 SOON = ExpectedTime(START + 100.0, START + 200.0, START + 300.0)
 ANSWER = QueueForecast(START, START + 1e6, 9, (StartForecast("2", SOON, SOON, 9, 0),), {}, ("x",))
@@ -167,7 +167,7 @@ class Forecasting:
             self.world.clock,
             requests=self.requests,
             systemd=SystemdNotifier({}),
-            log=self.said.append,
+            log=log_to(self.said),
             forecast=command,
         )
 
@@ -260,7 +260,7 @@ class Paging(Forecasting):
     def __init__(self, folder: Path, command: Sequence[str], page: str) -> None:
         super().__init__(folder, ())
         self.world.settings = replace(self.world.settings, storage=replace(self.world.settings.storage, page=page))
-        self.loop._page = PageProcess(command, self.world.clock, self.loop._log_once)
+        self.loop._page = PageProcess(command, self.world.clock, self.loop._log.once)
         self.loop._context = self.world.site()
 
     def child_ends(self) -> None:

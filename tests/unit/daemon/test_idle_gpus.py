@@ -110,8 +110,8 @@ def test_who_agreed_makes_room_for_all_others(world: IdleWorld, hint: str, use: 
     for op in requeues:
         assert op.reason.code is ReasonCode.IDLE_GPUS
         assert op.reason.sentence == (
-            f"gives way to job {newcomer}: {len([u for u in use if u < 1])} of its 8 GPUs have been idle for 1.42 h,"  # type: ignore[attr-defined]
-            " and its owner said idle=last"
+            f"gives way to job {newcomer}: {len([u for u in use if u < 1])} of its 8 GPUs have been idle for"  # type: ignore[attr-defined]
+            " 1 h 25 min, and its owner said idle=last"
         )
 
 

@@ -20,7 +20,7 @@ from slurmsched.policies.stages import Situation
 from slurmsched.rounds import scope
 from slurmsched.store import jobs as job_rows
 from tests.builders import node
-from tests.unit.daemon.world import PERIOD, World
+from tests.unit.daemon.world import PERIOD, World, log_to
 
 ERRORS = [MemoryError, ZeroDivisionError, OverflowError, RecursionError, RuntimeError]
 
@@ -45,7 +45,7 @@ def failing_over_poison(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) 
 
 def told(world: World) -> tuple[RoundReport, list[str]]:
     said: list[str] = []
-    return schedule_round(world.site(), world.store, world.clock, log=said.append), said
+    return schedule_round(world.site(), world.store, world.clock, log=log_to(said)), said
 
 
 def aside(world: World) -> dict[str, str]:
@@ -174,7 +174,7 @@ def test_no_error_in_a_round_ends_the_daemon(tmp_path: Path, monkeypatch: pytest
         world.clock,
         requests=requests,
         systemd=SystemdNotifier({}),
-        log=said.append,
+        log=log_to(said),
     ).run(keep_holds=True)
     assert world.where() == {"1": ("n1",)}
     assert "mallory" not in " ".join(said)

@@ -20,19 +20,28 @@ from slurmsched.backends.simulated.events import Event
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatFile, HeartbeatRecord, ProcessIdentity
 from slurmsched.daemon.keepalive import SystemdNotifier
 from slurmsched.daemon.lock import AlreadyRunningError, exclusive_lock
+from slurmsched.daemon.log import DaemonLog
 from slurmsched.daemon.loop import DaemonLoop, run_daemon
 from slurmsched.daemon.process import SignalRequests
 from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.daemon.single_round import RoundsSkippedError, run_once
 from slurmsched.model import AccountedRun, Node, NodeState, Request, RunEnd, Snapshot
-from slurmsched.settings.definition import Mode
+from slurmsched.report.quantities import local_time
+from slurmsched.report.status import cluster_status
+from slurmsched.settings.definition import Mode, Settings
 from slurmsched.settings.file import SettingsError
 from slurmsched.store.errors import FullStoreError
 from slurmsched.store.finished_runs import AccountingCursor
 from slurmsched.store.publication import DocumentKind, ask_to_forget, read_published
+from slurmsched.store.read_only import open_read_only
 from tests.builders import node
 from tests.unit.daemon.hiding import Hiding
-from tests.unit.daemon.world import PERIOD, START, World
+from tests.unit.daemon.world import PERIOD, START, World, log_to
+
+
+def quiet(_settings: Settings) -> DaemonLog:
+    return DaemonLog()
+
 
 NODE_UP = SimulatedEventKind.NODE_UP
 
@@ -67,25 +76,34 @@ class Running:
     requests: SignalRequests = field(default_factory=SignalRequests)
     said: list[str] = field(default_factory=list)
     assemble: Callable[[], SchedulerContext] | None = None
+    log: DaemonLog | None = None
 
     def run(self, seconds: float, *, keep_holds: bool = False) -> None:
         """So long, then SIGTERM."""
         self.clock.after(seconds, lambda: self.requests.handle(signal.SIGTERM))
         loop = DaemonLoop(
             self.world.site(),
-            self.assemble or self.world.site,
+            self._assembled,
             self.world.store,
             self.clock,
             requests=self.requests,
             systemd=SystemdNotifier({}),
-            log=self.said.append,
+            log=self.log or log_to(self.said),
         )
         loop.run(keep_holds=keep_holds)
+
+    def _assembled(self) -> SchedulerContext:
+        return (self.assemble or self.world.site)()
 
     def starts(self) -> list[float]:
         """When scheduling rounds began, in seconds since the start."""
         rows = self.world.store.database.rows("SELECT started FROM rounds WHERE mode != 'release' ORDER BY id")
         return [row["started"] - START for row in rows]
+
+    def problems(self) -> tuple[str, ...]:
+        """What `status` tells as problems."""
+        with open_read_only(self.world.path) as store:
+            return cluster_status(store, self.world.settings, self.clock.now(), self.beat()).problems
 
     def beat(self) -> HeartbeatRecord | None:
         return HeartbeatFile(Path(self.world.settings.hook.heartbeat)).read()
@@ -371,7 +389,7 @@ def test_a_reload_takes_new_settings_without_a_restart(tmp_path: Path) -> None:
     seen: list[set[str]] = []
     daemon.clock.after(350.0, lambda: seen.append(daemon.world.held()))
     daemon.run(360.0)
-    assert "the settings were read again" in daemon.said
+    assert 'the settings were read again: rounds.mode = "observe"' in daemon.said
     assert seen == [set()]
 
 
@@ -379,13 +397,24 @@ def test_a_broken_settings_file_keeps_the_old_settings_and_says_so(tmp_path: Pat
     daemon = running(tmp_path)
 
     def broken() -> SchedulerContext:
-        raise SettingsError("synsched.toml: [rounds] period: expected a time such as 5m")
+        raise SettingsError(Path("synsched.toml"), ["rounds.period: expected a time such as 5m"])
 
     daemon.assemble = broken
     daemon.clock.after(100.0, lambda: daemon.requests.handle(signal.SIGHUP))
+    told: list[tuple[str, ...]] = []
+    daemon.clock.after(400.0, lambda: told.append(daemon.problems()))
+    daemon.clock.after(500.0, lambda: setattr(daemon, "assemble", daemon.world.site))
+    daemon.clock.after(500.0, lambda: daemon.requests.handle(signal.SIGHUP))
+    daemon.clock.after(600.0, lambda: told.append(daemon.problems()))
     daemon.run(650.0)
-    assert daemon.said == ["the settings stay as they were: synsched.toml: [rounds] period: expected a time such as 5m"]
+    mistake = "synsched.toml: rounds.period: expected a time such as 5m"
+    assert daemon.said == [
+        f"the settings stay as they were: {mistake}",
+        "the settings were read again: nothing in force has changed",
+    ]
     assert daemon.starts() == [0, 300, 600]
+    since = local_time(START + 100.0)
+    assert told == [(f"the daemon keeps the settings from before {since}: {mistake}",), ()]
 
 
 def test_with_a_full_disk_it_stops_and_its_last_sign_of_life_says_so(tmp_path: Path) -> None:
@@ -416,7 +445,7 @@ def test_served_it_stops_at_sigterm_and_leaves_the_lock_and_the_handlers_as_they
     before = signal.getsignal(signal.SIGTERM)
     world.submit(8)
     world.submit(8)
-    run_daemon(world.site, clock, {}, said.append)
+    run_daemon(world.site, clock, {}, lambda _settings: log_to(said))
     assert signal.getsignal(signal.SIGTERM) is before
     assert said == ["stopped; 1 job was given back to Slurm"]
     with exclusive_lock(world.path):
@@ -429,14 +458,14 @@ def test_a_second_daemon_is_told_of_the_first_and_touches_nothing(tmp_path: Path
         exclusive_lock(world.path),
         pytest.raises(AlreadyRunningError, match=f"process {os.getpid()} already schedules"),
     ):
-        run_daemon(world.site, world.clock, {}, list[str]().append)
+        run_daemon(world.site, world.clock, {}, quiet)
     assert world.simulated.calls.polls == 0
 
 
 def test_one_round_from_cron_does_its_work_and_gives_a_sign_of_life(tmp_path: Path) -> None:
     world = World(tmp_path, clock=Scripted())
     world.submit(8)
-    report = run_once(world.site, world.clock, list[str]().append)
+    report = run_once(world.site, world.clock, quiet)
     assert report is not None
     assert world.where() == {"1": ("n1",)}
     assert HeartbeatFile(tmp_path / "heartbeat").read() == HeartbeatRecord(
@@ -447,7 +476,7 @@ def test_one_round_from_cron_does_its_work_and_gives_a_sign_of_life(tmp_path: Pa
 def test_one_round_from_cron_ends_quietly_while_another_is_under_way(tmp_path: Path) -> None:
     world = World(tmp_path, clock=Scripted())
     with exclusive_lock(world.path):
-        assert run_once(world.site, world.clock, list[str]().append) is None
+        assert run_once(world.site, world.clock, quiet) is None
     assert world.simulated.calls.polls == 0
 
 
@@ -455,16 +484,16 @@ def test_the_third_round_from_cron_in_a_row_that_is_skipped_says_who_is_in_the_w
     world = World(tmp_path, clock=Scripted())
     HeartbeatFile(tmp_path / "heartbeat").write(START - 40, "enforce", PERIOD, daemon=ELSEWHERE)
     with exclusive_lock(world.path):
-        assert run_once(world.site, world.clock, list[str]().append) is None
-        assert run_once(world.site, world.clock, list[str]().append) is None
+        assert run_once(world.site, world.clock, quiet) is None
+        assert run_once(world.site, world.clock, quiet) is None
         for count in (3, 4):
             with pytest.raises(RoundsSkippedError) as told:
-                run_once(world.site, world.clock, list[str]().append)
+                run_once(world.site, world.clock, quiet)
             assert str(told.value).startswith(f"{count} rounds in a row were skipped: process {os.getpid()} already")
             assert str(told.value).endswith("the last heartbeat by process 7 on ctl2 is 40 s old")
-    assert run_once(world.site, world.clock, list[str]().append) is not None
+    assert run_once(world.site, world.clock, quiet) is not None
     with exclusive_lock(world.path):
-        assert run_once(world.site, world.clock, list[str]().append) is None
+        assert run_once(world.site, world.clock, quiet) is None
 
 
 ELSEWHERE = ProcessIdentity(7, "ctl2", "b00", 12)

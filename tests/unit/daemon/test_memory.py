@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from slurmsched.installation import ClusterSize, daemon_memory, process_memory
 from slurmsched.settings import DaemonSettings, Settings
-from slurmsched.settings.memory import ClusterSize, daemon_memory, process_memory
 
 GREEDY = """
 from slurmsched.daemon.process import limit_own_memory

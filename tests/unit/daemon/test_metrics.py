@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from slurmsched.backends.protocol import CallCounts, Identity, Privilege, UnreachableError
 from slurmsched.daemon import metrics_exposition
+from slurmsched.daemon.log import DaemonLog, remarks
 from slurmsched.daemon.metric_definitions import METRICS, MetricKind
 from slurmsched.daemon.metrics import BUCKETS, DaemonMetrics
 from slurmsched.daemon.metrics_exposition import MetricsExporter, parse_series, text_of
@@ -254,11 +255,11 @@ def test_what_keeps_rounds_from_changing_anything_is_told_until_it_ends(tmp_path
     world = World(tmp_path)
     world.settings = replace(world.settings, metrics=MetricsSettings(textfile=str(tmp_path / "x.prom")))
     world.store.switches.pause("root", "x", 1.0)
-    run_once(world.site, world.clock, print)
+    run_once(world.site, world.clock, lambda _: remarks(print))
     stopped = {labels[0][1]: value for (name, labels), value in in_file(tmp_path).items() if name.endswith("_stopped")}
     assert stopped == {"paused": 1.0, "disabled": 0.0, "other_scheduler": 0.0}
     world.store.switches.resume()
-    run_once(world.site, world.clock, print)
+    run_once(world.site, world.clock, lambda _: remarks(print))
     assert in_file(tmp_path)["synsched_changes_stopped", (("cause", "paused"),)] == 0.0
 
 
@@ -402,7 +403,7 @@ def test_counters_of_rounds_by_cron_go_on_from_the_textfile(tmp_path: Path) -> N
     world.submit(8)
     world.submit(8)
     for number in range(1, 4):
-        assert run_once(world.site, world.clock, said.append)
+        assert run_once(world.site, world.clock, lambda _: remarks(said.append))
         found = in_file(tmp_path)
         assert found[ROUNDS] == number
         observed = [value for (name, labels), value in found.items()
@@ -418,13 +419,13 @@ def test_counters_of_rounds_by_cron_go_on_from_the_textfile(tmp_path: Path) -> N
 
 def test_a_round_by_cron_that_fails_is_counted_and_when_the_last_one_was_ok_stays(tmp_path: Path) -> None:
     world = cron(tmp_path)
-    run_once(world.site, world.clock, print)
+    run_once(world.site, world.clock, lambda _: remarks(print))
     ok, at = ("synsched_last_round_timestamp_seconds", (("outcome", "ok"),)), world.clock.now()
     world.later(300.0)
     world.simulated.observe = _unreachable  # type: ignore[method-assign] # nobody answers
     for failures in (1, 2):
         with pytest.raises(UnreachableError):
-            run_once(world.site, world.clock, print)
+            run_once(world.site, world.clock, lambda _: remarks(print))
         found = in_file(tmp_path)
         assert (found[FAILED], found[ROUNDS]) == (failures, 1.0)
         assert found["synsched_round_failures", ()] == failures
@@ -453,7 +454,7 @@ def _unreachable() -> Snapshot:
 def test_a_textfile_that_is_not_ours_any_more_is_begun_anew(damage: bytes, tmp_path: Path) -> None:
     world = cron(tmp_path)
     (tmp_path / "x.prom").write_bytes(damage)
-    run_once(world.site, world.clock, lambda _line: None)
+    run_once(world.site, world.clock, lambda _: DaemonLog())
     assert in_file(tmp_path)[ROUNDS] == 1.0
     assert len(in_file(tmp_path)) < 400
 
@@ -462,17 +463,17 @@ def test_many_types_and_users_keep_no_counter_from_going_on(tmp_path: Path) -> N
     world = World(tmp_path, nodes=[node(f"x{number}", gpu_type=f"t{number}", gpus=1) for number in range(150)])
     world.settings = replace(world.settings, metrics=MetricsSettings(textfile=str(tmp_path / "x.prom"), users=200))
     for rounds in (1.0, 2.0):
-        run_once(world.site, world.clock, print)
+        run_once(world.site, world.clock, lambda _: remarks(print))
         assert in_file(tmp_path)[ROUNDS] == rounds
     assert len(in_file(tmp_path)) > 1000
 
 
 def test_a_textfile_with_other_buckets_gives_its_counters_and_no_seconds(tmp_path: Path) -> None:
     world = cron(tmp_path)
-    run_once(world.site, world.clock, print)
+    run_once(world.site, world.clock, lambda _: remarks(print))
     file = tmp_path / "x.prom"
     file.write_text(file.read_text().replace('le="0.025"', 'le="0.03"'))
-    run_once(world.site, world.clock, print)
+    run_once(world.site, world.clock, lambda _: remarks(print))
     found = in_file(tmp_path)
     assert found[ROUNDS] == 2.0
     counts = {value for (name, _), value in found.items() if name == "synsched_round_stage_seconds_count"}
@@ -499,7 +500,7 @@ def test_what_is_written_is_read_back_the_same(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_to_costs_the_textfile_and_is_said_once_a_process(tmp_path: Path) -> None:
     world, said = World(tmp_path), list[str]()
     world.settings = replace(world.settings, metrics=MetricsSettings(textfile="/nowhere/at/all/x.prom"))
-    assert run_once(world.site, world.clock, said.append) is not None
+    assert run_once(world.site, world.clock, lambda _: remarks(said.append)) is not None
     why = "cannot write /nowhere/at/all/x.prom: No such file or directory"
     assert said == [f"no metrics: {why}; rounds go on, see [metrics]"]
 
@@ -509,7 +510,7 @@ def test_a_link_in_the_place_of_the_textfile_or_beside_it_is_replaced_and_not_fo
     victim.write_text("precious")
     (tmp_path / "x.prom").symlink_to(victim)
     (tmp_path / ".x.prom.new").symlink_to(victim)
-    run_once(world.site, world.clock, print)
+    run_once(world.site, world.clock, lambda _: remarks(print))
     assert victim.read_text() == "precious"
     assert not (tmp_path / "x.prom").is_symlink()
     assert in_file(tmp_path)[ROUNDS] == 1.0
@@ -527,7 +528,7 @@ def test_no_error_of_a_figure_ends_a_round(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(type(world.store.state), "held_jobs", busy)
     monkeypatch.setattr(DaemonMetrics, "heartbeat", broken)
-    report = run_once(world.site, world.clock, said.append)
+    report = run_once(world.site, world.clock, lambda _: remarks(said.append))
     assert report is not None
     assert world.where() == {"1": ("n1",)}
     assert [line.partition(":")[0] for line in said] == ["metrics are not up to date"] * 2

@@ -16,6 +16,7 @@ from slurmsched.backends.simulated import (
     VirtualClock,
     VirtualCluster,
 )
+from slurmsched.daemon.log import DaemonLog, LogEntry
 from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, schedule_round
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Hold, JobId, JobState, Node, Request
@@ -46,6 +47,17 @@ def settings_in(folder: Path, mode: Mode = Mode.ENFORCE) -> Settings:
         hook=HookSettings(heartbeat=str(folder / "heartbeat"), disable_file=str(folder / "disable")),
         storage=StorageSettings(path=str(folder / "synsched.db")),
     )
+
+
+def log_to(said: list[str]) -> DaemonLog:
+    """A log that adds what concerns the daemon to `said`; not that it starts and stops, nor what is done to jobs."""
+
+    def write(entry: LogEntry) -> None:
+        usual = entry.fields.get("verb") == "run" or entry.message in ("stopped", "stopped; held jobs stay held")
+        if entry.shown and not usual:
+            said.append(entry.message)
+
+    return DaemonLog(write)
 
 
 @dataclass

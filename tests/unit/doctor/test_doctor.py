@@ -28,6 +28,7 @@ from slurmsched.doctor.installation import (
     check_owners,
     check_prometheus,
     check_reports,
+    check_round_times,
     check_spool,
     check_switches,
 )
@@ -36,6 +37,7 @@ from slurmsched.doctor.slurm import (
     check_configuration,
     check_limits,
     check_nodes,
+    check_private,
     check_release,
     check_rights,
     check_shards,
@@ -69,6 +71,11 @@ GOOD = {
     "JobSubmitPlugins": "lua",
     "JobRequeue": "1",
     "SlurmctldParameters": "(null)",
+    "SLURM_VERSION": "24.11.5",
+    "SchedulerType": "sched/backfill",
+    "AccountingStorageTRES": "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/gpumem,gres/gpuutil",
+    "JobAcctGatherType": "jobacct_gather/cgroup",
+    "AccountingStoreFlags": "job_comment,job_script",
 }
 
 
@@ -94,6 +101,58 @@ def test_a_real_slurms_settings_are_read(file: Path) -> None:
         pytest.param({"JobSubmitPlugins": "(null)"}, Verdict.PROBLEM, "job_submit.lua is not in force", id="no hook"),
         pytest.param({"JobRequeue": "0"}, Verdict.ADVICE, "JobRequeue is 0", id="no requeue"),
         pytest.param({"SlurmctldParameters": "a,rl_enable"}, Verdict.ADVICE, "rl_enable", id="rate limits"),
+        pytest.param(
+            {"SLURM_VERSION": "25.11.7", "SchedulerParameters": "a,requeue_delay=1"},
+            Verdict.ADVICE,
+            "may start again after 1 s, before a round sees it",
+            id="a short delay after a requeue",
+        ),
+        pytest.param(
+            {"SLURM_VERSION": "25.11.7", "SchedulerParameters": "requeue_delay=60"},
+            Verdict.OK,
+            "has what rounds need",
+            id="a long delay after a requeue",
+        ),
+        pytest.param(
+            {"SchedulerParameters": "requeue_delay=1"}, Verdict.OK, "has what rounds need", id="one that is not read"
+        ),
+        pytest.param(
+            {"AuthInfo": "cred_expire=5"}, Verdict.ADVICE, "may start again after 5 s", id="credentials of five seconds"
+        ),
+        pytest.param(
+            {"SlurmctldParameters": "enable_expedited_requeue"},
+            Verdict.ADVICE,
+            "start again before a round sees them",
+            id="jobs that jump the line after they failed",
+        ),
+        pytest.param({"RequeueExit": "1-9"}, Verdict.ADVICE, "RequeueExit=1-9", id="jobs requeued by their status"),
+        pytest.param(
+            {"SLURM_VERSION": "23.11.1", "SchedulerParameters": "bf_continue,bf_window=60"},
+            Verdict.ADVICE,
+            "backfill may undo a change",
+            id="a backfill that undoes a change",
+        ),
+        pytest.param(
+            {"SchedulerParameters": "bf_continue"},
+            Verdict.OK,
+            "has what rounds need",
+            id="one that is mended",
+        ),
+        pytest.param(
+            {"AccountingStorageTRES": "cpu,mem"},
+            Verdict.PROBLEM,
+            "AccountingStorageTRES has no gres/gpu",
+            id="GPUs that are not accounted",
+        ),
+        pytest.param(
+            {"AccountingStorageTRES": "cpu,gres/gpu"},
+            Verdict.ADVICE,
+            "does not record how busy GPUs are",
+            id="GPU use that is not accounted",
+        ),
+        pytest.param(
+            {"AccountingStoreFlags": "(null)"}, Verdict.ADVICE, "comments are not kept", id="hints that are not kept"
+        ),
     ],
 )
 def test_slurms_settings(changed: dict[str, str], verdict: Verdict, said: str) -> None:
@@ -155,6 +214,36 @@ def test_shards_for_pairs(nodes: list[Node], verdict: Verdict, said: str) -> Non
     assert tuple(check_shards(snapshot(nodes), ENFORCE)) == (), "nothing to a policy that pairs no jobs"
 
 
+def test_each_finding_on_slurms_settings_has_a_remedy_in_one_line() -> None:
+    bad = {
+        **dict.fromkeys(GOOD, "(null)"),
+        "SchedulerParameters": "bf_continue",
+        "AuthInfo": "cred_expire=1",
+        "RequeueExit": "1",
+        "SlurmctldParameters": "rl_enable,enable_expedited_requeue",
+        "SLURM_VERSION": "23.02.1",
+        "SchedulerType": "sched/backfill",
+        "JobRequeue": "0",
+    }
+    found = check_configuration(bad, ENFORCE)
+    assert len(found) == 11
+    assert [finding for finding in found if not finding.remedy or "\n" in finding.remedy] == []
+
+
+@pytest.mark.parametrize(
+    ("private", "privilege", "verdicts"),
+    [
+        pytest.param(frozenset(), Privilege.NONE, [], id="nothing is private"),
+        pytest.param({"jobs"}, Privilege.NONE, [Verdict.PROBLEM], id="jobs, and an ordinary user"),
+        pytest.param({"jobs", "usage"}, Privilege.OPERATOR, [Verdict.OK], id="jobs, and an Operator"),
+        pytest.param({"events"}, Privilege.NONE, [Verdict.OK], id="what rounds do not read"),
+    ],
+)
+def test_what_is_private(private: frozenset[str], privilege: Privilege, verdicts: list[Verdict]) -> None:
+    seen = snapshot([node()], private_data=frozenset(private))
+    assert [finding.verdict for finding in check_private(seen, Identity("synsched", privilege))] == verdicts
+
+
 def test_without_the_hook_only_enforcing_is_ill() -> None:
     (finding,) = check_configuration({**GOOD, "JobSubmitPlugins": "(null)"}, Settings())
     assert finding.verdict is Verdict.ADVICE
@@ -180,9 +269,6 @@ def test_releases_that_are_tested(release: str, verdict: Verdict) -> None:
         pytest.param([node(gpus=0)], ManageSettings(partitions=("gpu",)), "no node has any", id="no GPUs at all"),
         pytest.param(
             [node(gpu_type="")], ManageSettings(partitions=("gpu",)), "some have no type", id="GPUs without a type"
-        ),
-        pytest.param(
-            [node()], ManageSettings(partitions=("gpux",)), "gpux, which does not exist", id="a mistyped partition"
         ),
         pytest.param(
             [node()], ManageSettings(), "only jobs with a synsched: hint are managed", id="nothing managed by place"
@@ -236,24 +322,80 @@ def test_the_clock(theirs: float | None, verdict: Verdict) -> None:
     assert check_clock(1000.0, theirs).verdict is verdict
 
 
+@pytest.mark.parametrize(("began", "count"), [(None, 0), (900.0, 0), (1003.0, 0), (1300.0, 1)])
+def test_a_clock_that_was_set_back(began: float | None, count: int) -> None:
+    found = list(check_round_times(began, 1000.0))
+    assert [finding.verdict for finding in found] == [Verdict.PROBLEM] * count
+    assert all("began 5 min in the future" in finding.sentence for finding in found)
+
+
 def test_the_rehearsed_comment_is_one_that_a_hook_complains_about() -> None:
     assert parse_hints(REHEARSAL_COMMENT).problems
 
 
+HEARD = "sbatch: synsched: unknown hint 'doctor': known are model (the job runs as if it had not been given)\n"
+BEAT = "/var/lib/synsched/heartbeat"
+
+
 @pytest.mark.parametrize(
-    ("said", "verdict"),
+    ("said", "mode", "verdict", "words"),
     [
         pytest.param(
-            "sbatch: synsched: unknown hint 'doctor': known are model (the job runs as if it had not been given)\n",
+            f"{HEARD}sbatch: synsched: heartbeat {BEAT} has mode enforce and is 7 s old\n",
+            "enforce",
             Verdict.OK,
-            id="it complains",
+            "answers at submission and sees the heartbeat",
+            id="it complains and sees the heartbeat",
         ),
-        pytest.param("sbatch: Job 7 to start at 2026-11-21T01:00:00\n", Verdict.PROBLEM, id="it is silent"),
-        pytest.param("", Verdict.PROBLEM, id="sbatch is silent"),
+        pytest.param(HEARD, "enforce", Verdict.ADVICE, "is of another release", id="it tells no heartbeat"),
+        pytest.param(
+            f"{HEARD}sbatch: synsched: heartbeat {BEAT} is not there\n",
+            "enforce",
+            Verdict.PROBLEM,
+            f"slurmctld's host has no heartbeat {BEAT} that it may read",
+            id="the heartbeat lies on the daemon's host alone",
+        ),
+        pytest.param(
+            f"{HEARD}sbatch: synsched: heartbeat {BEAT} is not there\n",
+            "stopped",
+            Verdict.OK,
+            "answers at submission",
+            id="no daemon runs",
+        ),
+        pytest.param(
+            f"{HEARD}sbatch: synsched: heartbeat {BEAT} has mode enforce and is 86400 s old\n",
+            "enforce",
+            Verdict.PROBLEM,
+            "is 1 d old on slurmctld's host and 5 s here",
+            id="slurmctld sees an old copy",
+        ),
+        pytest.param(
+            f"{HEARD}sbatch: synsched: heartbeat {BEAT} has mode enforce and is -300 s old\n",
+            "enforce",
+            Verdict.PROBLEM,
+            "it is another file, or a clock is wrong",
+            id="slurmctld's clock is behind",
+        ),
+        pytest.param(
+            f"{HEARD}sbatch: synsched: heartbeat /tmp/beat is not there\n",
+            "enforce",
+            Verdict.PROBLEM,
+            f"looks for the heartbeat in /tmp/beat, and the daemon writes {BEAT}",
+            id="hook.conf names another file",
+        ),
+        pytest.param(
+            "sbatch: Job 7 to start at 2026-11-21T01:00:00\n", "enforce", Verdict.PROBLEM, "did not answer", id="silent"
+        ),
+        pytest.param("", "enforce", Verdict.PROBLEM, "did not answer", id="sbatch is silent"),
     ],
 )
-def test_the_hook_answers_or_has_to_be_mended(said: str, verdict: Verdict) -> None:
-    assert check_hook(said).verdict is verdict
+def test_the_hook_answers_or_has_to_be_mended(said: str, mode: str, verdict: Verdict, words: str) -> None:
+    (finding,) = check_hook(said, BEAT, HeartbeatRecord(995.0, mode, 300.0), 1000.0)
+    assert (finding.verdict, words in finding.sentence, bool(finding.remedy)) == (
+        verdict,
+        True,
+        verdict is not Verdict.OK,
+    )
 
 
 def _healthy(path: Path) -> None:

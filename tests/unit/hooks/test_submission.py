@@ -25,6 +25,11 @@ def test_the_mark_joins_the_hints_and_leaves_other_words_alone(slurmctld: Slurmc
     assert parse_hints(job["comment"]).held_by_hook
 
 
+def test_a_mark_in_upper_case_is_removed_as_any_other(slurmctld: Slurmctld) -> None:
+    assert slurmctld.submit(comment="Synsched:HELD=hook,Model=x")["comment"] == "synsched:Model=x,held=hook"
+    assert slurmctld.submit(comment="SYNSCHED:Left=extra")["comment"] == "synsched:held=hook"
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -340,3 +345,13 @@ def test_while_nobody_enforces_a_text_that_breaks_the_hook_passes(slurmctld: Slu
 
 
 # Changes. -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_is_told_of_the_heartbeat_as_slurmctlds_host_sees_it(slurmctld: Slurmctld) -> None:
+    slurmctld.beat("enforce", age=7)
+    told = slurmctld.submit(comment="synsched:doctor=1")["said"].splitlines()[-1]
+    assert re.fullmatch(rf"synsched: heartbeat {slurmctld.heartbeat} has mode enforce and is [789] s old", told)
+    slurmctld.heartbeat.unlink()
+    told = slurmctld.submit(comment="synsched:doctor=1")["said"].splitlines()[-1]
+    assert told == f"synsched: heartbeat {slurmctld.heartbeat} is not there"
+    assert "heartbeat" not in slurmctld.submit(comment="synsched:doctor=1 other words")["said"]

@@ -40,6 +40,22 @@ from slurmsched.model.hints import MAX_HINT_LENGTH
         pytest.param(
             "synsched:fork=50000", Hints(given=True, fork=50_000), id="the tasks of an array are copies of one job"
         ),
+        pytest.param(
+            "Synsched:MODEL=ResNet50,ckpt=SIGUSR1@60,Move=NO",
+            Hints(given=True, model="resnet50", checkpoint=CheckpointSignal.USR1, lead=60, move=False),
+            id="upper case is lower case, and a signal may have its SIG",
+        ),
+        pytest.param("synsched:duration=2:00:00", Hints(given=True, duration=7200), id="hours, minutes, seconds"),
+        pytest.param("synsched:duration=90:30", Hints(given=True, duration=5430), id="minutes and seconds, as sbatch"),
+        pytest.param("synsched:duration=1-12", Hints(given=True, duration=129_600), id="days and hours"),
+        pytest.param("synsched:duration=1-2:30", Hints(given=True, duration=95_400), id="days, hours, minutes"),
+        pytest.param(
+            "synsched:ckpt=usr1@1:30", Hints(given=True, checkpoint=CheckpointSignal.USR1, lead=90), id="lead"
+        ),
+        pytest.param(
+            "synsched:move=no my words model=x", Hints(given=True, move=False), id="words of one's own may have ="
+        ),
+        pytest.param("synsched:HELD=hook", Hints(given=True, held_by_hook=True, marks_only=True), id="a loud mark"),
         pytest.param("synsched:idle=last", Hints(given=True, idle_last=True), id="last while its GPUs are idle"),
     ],
 )
@@ -57,6 +73,11 @@ def test_reads(comment: str, hints: Hints) -> None:
         pytest.param("synsched:model=a,model=b", "hint model given twice: the first counts", id="twice"),
         pytest.param("synsched:model=$(reboot)", "hint model='$(reboot)': expected a name", id="a command is no name"),
         pytest.param("synsched:fork=0", "hint fork='0': expected the steps", id="no job has no steps"),
+        pytest.param("synsched:duration=1:2:3:4", "hint duration='1:2:3:4': expected a time", id="too many colons"),
+        pytest.param("synsched:duration=2:", "hint duration='2:': expected a time", id="a colon too many"),
+        pytest.param("synsched:model=a ckpt=usr1", "hint 'ckpt=usr1' stands behind a blank", id="a blank for a comma"),
+        pytest.param("synsched:move=no, ckpt=usr1", "hint 'ckpt=usr1' stands behind a blank", id="comma and blank"),
+        pytest.param("synsched: Model=a", "hint 'Model=a' stands behind a blank: write commas", id="a blank in front"),
         pytest.param("synsched:duration=0", "hint duration='0'", id="no job takes no time"),
         pytest.param("synsched:model=" + "a" * 300, f"hint longer than {MAX_HINT_LENGTH} characters", id="too long"),
         pytest.param("synsched:model=r\N{EN DASH}50", "hint model='r?50'", id="what cannot be printed shows as ?"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.installation import systemd_word, template_values
+from slurmsched.installation import ClusterSize, systemd_word, template_values
 from slurmsched.settings import (
     DaemonSettings,
     HookSettings,
@@ -23,8 +23,7 @@ from slurmsched.settings import (
     Settings,
     StorageSettings,
 )
-from slurmsched.settings.definition import READ_PATHS, WRITTEN_PATHS, written_folders
-from slurmsched.settings.memory import ClusterSize
+from slurmsched.settings.paths import READ_PATHS, WRITTEN_PATHS, written_folders
 from slurmsched.settings.schema import SettingType, sections
 from slurmsched.template_files import render
 

@@ -141,11 +141,11 @@ def test_a_newcomer_displaces_only_what_it_comes_clearly_before(
 @pytest.mark.parametrize(
     ("ordering", "key"),
     [
-        pytest.param(FirstInFirstOut(), "submitted 2.78 h ago"),
-        pytest.param(ShortestRemainingTime(), "2.25 h to go"),
+        pytest.param(FirstInFirstOut(), "submitted 2 h 46 min ago"),
+        pytest.param(ShortestRemainingTime(), "2 h 15 min to go"),
         pytest.param(LAS, "1.5 GPU-hours attained, queue 2 of 3"),
         pytest.param(LeastAttainedService(), "1.5 GPU-hours attained"),
-        pytest.param(FinishTimeFairness(), "rho 1.68: 5.03 h here, 3 h on its fair share"),
+        pytest.param(FinishTimeFairness(), "rho 1.68: 5 h 1 min here, 3 h on its fair share"),
     ],
     ids=lambda value: value.name if hasattr(value, "name") else "",
 )

@@ -269,8 +269,8 @@ def narrow_and_old(*numbers: int) -> list[Job]:
     [
         pytest.param(9.87, None, id="Slurm's time limits are whole minutes"),
         pytest.param(119.0, "with a time limit of 1 min it would start now", id="rounded down"),
-        pytest.param(5400.0, "with a time limit of 1.5 h it would start now", id="in the largest unit"),
-        pytest.param(86399.0, "with a time limit of 23.9 h it would start now", id="never up"),
+        pytest.param(5400.0, "with a time limit of 1 h 30 min it would start now", id="in two units"),
+        pytest.param(86399.0, "with a time limit of 23 h 59 min it would start now", id="never up"),
         pytest.param(float("inf"), None, id="nobody knows when"),
     ],
 )

@@ -99,7 +99,7 @@ def test_forecasts_are_told_with_how_earlier_ones_turned_out(page: str) -> None:
 def test_it_has_a_history_of_gpus_jobs_and_waits(page: str) -> None:
     titles = re.findall(r"<h3>(.*?)</h3>", page)
     assert titles == ["GPUs in use", "Managed jobs", "Waits of jobs that started"]
-    assert re.search(r"Of 300 jobs half waited at most \d+ min, nine of ten 1 h", words(page))
+    assert re.search(r"Of 300 jobs half waited at most \d+ min \d+ s, nine of ten 1 h", words(page))
 
 
 def test_no_word_of_a_hint_and_nothing_of_idle_gpus_is_on_it(tmp_path: Path) -> None:

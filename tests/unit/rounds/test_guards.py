@@ -99,7 +99,7 @@ def test_every_guard_that_holds_is_named() -> None:
     said = guard_reasons(stays, GuardContext(snapshot([node()], [stays], NOW), SchedulerState(), SETTINGS))
     assert list(said) == ["no-requeue", "asked-to-stay", "no-checkpoint", "min-run-time"]
     assert set(said) <= set(GUARDS)
-    assert said["min-run-time"].sentence == "has run for 1 min: a job is preempted after 19.5 min at the earliest"
+    assert said["min-run-time"].sentence == "has run for 1 min: a job is preempted after 19 min at the earliest"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_a_slice_ends_for_the_job_that_is_due() -> None:
     assert (set(decision.targets), decision.victims) == ({"2"}, {"1": "2"})
     assert decision.waiting["1"].code is ReasonCode.SLICE_ENDED
     assert decision.waiting["1"].sentence == (
-        "has used its slice of 11.7 min and is 10 min ahead (its share: 4.00 GPUs); job 2 of bob is next, 0 s ahead"
+        "has used its slice of 11 min and is 10 min ahead (its share: 4.00 GPUs); job 2 of bob is next, 0 s ahead"
     )
     assert decision.targets["2"].reasons[0].code is ReasonCode.TURN
 
@@ -74,7 +74,7 @@ def test_on_slurm_a_slice_ends_with_the_checkpoint_signal_and_a_requeue_that_say
     done = [(one.verb, one.subject) for one in result.plan.operations if one.subject == "1"]
     assert done == [(Verb.NOTIFY, "1"), (Verb.REQUEUE, "1")]
     assert result.requeues["1"].reason.code is ReasonCode.SLICE_ENDED
-    assert explain(result, "1").headline.startswith("job 1 has used its slice of 2.08 h")
+    assert explain(result, "1").headline.startswith("job 1 has used its slice of 2 h 5 min")
     assert result.starts["2"].gone == ("1",)
 
 

@@ -84,7 +84,7 @@ def test_steps_are_divided_by_equation_10_while_nothing_is_measured() -> None:
     assert steps["p100-2"] / steps["k80-3"] == pytest.approx(9.3 / 16**0.5 * 12**0.5 / 4.1, rel=0.02)
     target = next(target for target in decision.targets.values() if target.nodes == ("v100-1",))
     assert target.reasons[-1].sentence == (
-        f"does {steps['v100-1']} of the 1000 steps left of job 7: 53% of the estimated speed"
+        f"does {steps['v100-1']} of the 1000 steps left of job 7: 53 % of the estimated speed"
     )
 
 

@@ -222,7 +222,7 @@ def test_a_pair_is_moved_apart_once_a_gpu_is_idle_and_that_pays_for_the_restart(
     assert shards(decision) == {"1": 5, "2": SHARDS}
     assert [decision.targets[name].beside for name in "12"] == [(), ()]
     assert decision.targets["1"].speed == 1.0
-    assert decision.targets["2"].reasons[0].details == {"saving": "7.5 min", "cost": "2 min"}
+    assert decision.targets["2"].reasons[0].details == {"saving": "7 min 30 s", "cost": "2 min"}
 
 
 def test_the_host_moves_if_its_guest_may_not() -> None:
