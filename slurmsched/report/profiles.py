@@ -14,7 +14,7 @@ from slurmsched.knowledge.refinement import expected_rate
 from slurmsched.model import MeasuredRate
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration, fixed, memory, percent, signed_percent, significant
-from slurmsched.report.tables import Column, Listing
+from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.store.rows import RateRow
 from slurmsched.traces.formats.registry import TRACE_FORMATS
 from slurmsched.traces.formats.sacct import SACCT_FIELDS
@@ -158,8 +158,8 @@ def trace_view(summary: TraceSummary) -> RenderableType:
     """The summary of a trace, one line per property."""
     rows = [
         ("jobs", f"{summary.jobs} in {duration(summary.span_h * _HOUR)}"),
-        ("GPU-hours", f"{summary.gpu_hours:.1f}"),
-        ("arriving work", f"keeps {summary.busy_gpus:.1f} GPUs busy" if summary.span_h else "all at once"),
+        ("GPU-hours", fixed(summary.gpu_hours)),
+        ("arriving work", f"keeps {fixed(summary.busy_gpus)} GPUs busy" if summary.span_h else "all at once"),
         ("durations", ", ".join(f"{name} {duration(hours * _HOUR)}" for name, hours in summary.duration_h.items())),
         *(
             (name, counts)
@@ -174,7 +174,7 @@ def trace_view(summary: TraceSummary) -> RenderableType:
         ),
     ]
     listing = Listing((Column(""), Column("")), rows, headings=False, wrapped=True)
-    return Group(Text(f"{summary.name} ({summary.source})"), Text(), listing)
+    return Group(safe_line(f"{summary.name} ({summary.source})"), Text(), listing)
 
 
 def skipped_lines(imported: ImportedTrace) -> list[str]:

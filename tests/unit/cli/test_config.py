@@ -178,6 +178,8 @@ def test_check_finds_all_mistakes_at_once(site: Site) -> None:
     site.config.write_text(MISTAKES)
     result = site.run("config", "check")
     prefix = f"synsched: {site.config}: "
+    paths = "storage.path, storage.export, storage.page, hook.heartbeat, metrics.textfile and reports.spool"
+    said_of_paths = f"{paths} must be absolute paths"
     assert result.exit_code == 2
     assert all(line.startswith(prefix) for line in result.stderr.splitlines())
     assert [line.removeprefix(prefix).partition(": ")[0] for line in result.stderr.splitlines()] == [
@@ -185,8 +187,7 @@ def test_check_finds_all_mistakes_at_once(site: Site) -> None:
         "rounds.mode is 'force'",
         "unknown setting rounds.periode",
         "hook.stale_after must be longer than rounds.period, or the heartbeat is stale between two rounds",
-        "storage.path, storage.export, storage.page, hook.heartbeat, metrics.textfile and reports.spool must be absolute"
-        " paths",
+        said_of_paths,
         "rounds.settle_timeout is 10 min",
         "policy.system",
         "nothing is managed",

@@ -25,7 +25,7 @@ from tests.unit.packaging.conftest import CHECKOUT
 
 DEBIAN_12 = {
     "python3-cattr": "22.2.0", "python3-click": "8.1.3", "python3-jinja2": "3.1.2", "python3-numpy": "1.24.2",
-    "python3-rich": "13.3.1", "python3-scipy": "1.10.1", "sqlite-utils": "3.30",
+    "python3-prometheus-client": "0.16.0", "python3-rich": "13.3.1", "python3-scipy": "1.10.1", "sqlite-utils": "3.30",
 }  # fmt: skip
 """Versions in Debian 12, the oldest release that the package is for."""
 
