@@ -31,8 +31,9 @@ import numpy as np
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import estimates_by_type
-from slurmsched.model import Job, JobId, RankedJob, Reason, ReasonCode
+from slurmsched.model import MILLI_PER_GPU, Job, JobId, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_gpu_hours
+from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
 from slurmsched.policies.gandiva_fair.tickets import build_ticket_registry, build_ticket_tree, divide_by_tickets
 from slurmsched.policies.hadar.policy import HadarPrices
@@ -109,7 +110,10 @@ class UnifiedMarket:
             user: evened(account.due, account.received, least, self.evenness)
             for user, account in accounts.users.items()
         }
-        bids = _Bids(situation, {job.id: behind.get(job.user, 1.0) for job in jobs})
+        counts = {job.id: behind.get(job.user, 1.0) for job in jobs}
+        promised = KeptPromise.of_state(situation.state).job
+        counts |= {job.id: counts[job.id] * _whole_over_rest(job, situation) for job in jobs if job.id == promised}
+        bids = _Bids(situation, counts)
         entitlement = HadarPrices(bids.make_utility, "unified")(situation)
         hadar_state, shown = entitlement.next_state, replace(accounts, due=due)
         return replace(
@@ -122,6 +126,20 @@ class UnifiedMarket:
                 **encode_state(shown.state(situation.snapshot.time, bids.prices(allocations))),
             },
         )
+
+
+def _whole_over_rest(job: Job, situation: Situation) -> float:
+    """Returns the GPUs of a job that is promised a start over those of them that others still have.
+
+    Its bid counts so much more: GPUs that are idle for it already cost nobody anything, and what it bids is for the
+    rest. Else a job that could move kept a gang's nodes idle until it ended.
+    """
+    idle, free = Counter[str](), FreeResources.of_snapshot(situation.snapshot)
+    for kind, devices in zip(free.pools.gpu_types, free.milli, strict=True):
+        idle[kind] += int(np.count_nonzero(devices == MILLI_PER_GPU))
+    asked = job.original_request.gpu_type
+    most = idle[asked] if asked is not None else max(idle.values(), default=0)
+    return job.gpus / max(job.gpus - most, 1)
 
 
 class _Bids:

@@ -195,3 +195,20 @@ def test_one_more_cpu_is_worth_what_it_adds_to_the_speed() -> None:
 )
 def test_a_state_that_says_nothing_stops_no_round(state: Mapping[str, object]) -> None:
     assert list(decided([node(gpus=1)], [hours(1, 8), hours(2, 1)], state=state).targets) == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("others", "promised", "runs"),
+    [
+        pytest.param((), True, ["1"], id="most of its GPUs are idle: who is in the way gives way"),
+        pytest.param((), False, ["2"], id="not promised, it is outbid by the job that runs"),
+        pytest.param((3, 4, 5), True, ["2", "3", "4", "5"], id="none of its GPUs is idle yet"),
+    ],
+)
+def test_a_promised_gang_bids_for_what_others_still_have(
+    others: tuple[int, ...], promised: bool, runs: list[str]
+) -> None:
+    gang = hours(1, 40, gpus=4)
+    there = [hours(number, 10, on=[share(gpus=[device])], run_time=HOUR) for device, number in enumerate((2, *others))]
+    state = {"promise": {"job": "1", "saved_moves": 0}} if promised else {}
+    assert sorted(decided([node(gpus=4)], [gang, *there], state=state).targets) == runs
