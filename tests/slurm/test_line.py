@@ -184,7 +184,7 @@ def test_the_watchdog_works_while_the_daemon_is_broken(mini: Mini) -> None:
     died(mini)
     mini.write("/etc/synsched/synsched.toml", "[rounds\n")
     broken = ("env", "PYTHONPATH=/tmp/broken", "PYTHONHOME=/tmp/broken")
-    assert mini.synsched("release", "--if-stale").code != 0
+    assert mini.run(*broken, "synsched", "release", "--if-stale", user="synsched").code != 0
     command = (
         "python3", "-IS", "/opt/slurmsched/hooks/watchdog.py", "--heartbeat", HEARTBEAT, "--database", DATABASE,
     )  # fmt: skip
