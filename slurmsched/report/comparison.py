@@ -16,7 +16,7 @@ from slurmsched.arrays import Floats
 from slurmsched.comparison.sweep import CellResult, FailedCell, Sweep
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.page import Axis, Curve, Plot, Unit, curves, means_over_time, render_page, steps, written_at
-from slurmsched.report.quantities import duration, duration_or_dash, fixed, percent, significant
+from slurmsched.report.quantities import duration, fixed, percent, significant
 from slurmsched.report.tables import Column, Listing, printable, safe_line
 from slurmsched.simulation import RunMetrics, SimulationResult, run_metrics
 from slurmsched.simulation.results import finish_time_fairness, jct_cdf
@@ -72,11 +72,11 @@ class Comparison:
         top = [row for row in self.rows if row.load == (self.loads[-1] if self.loads else None)]
         first, best = top[0], min(top, key=lambda row: row.avg_jct_s)
         at = f"At {significant(best.load)} jobs an hour " if best.load is not None else ""
-        took = duration_or_dash(best.avg_jct_s)
+        took = duration(best.avg_jct_s)
         if best is first or isnan(best.ratio) or best.ratio >= 1:
             nobody = f"{at}no policy finishes a job sooner on average than {first.policy}, in {took}."
             return nobody[0].upper() + nobody[1:]
-        worst, of_first = duration_or_dash(best.p99_jct_s), _against(best.p99_jct_s / first.p99_jct_s)
+        worst, of_first = duration(best.p99_jct_s), _against(best.p99_jct_s / first.p99_jct_s)
         return (
             f"{at}{best.policy} finishes a job in {took} on average, {_against(best.ratio)} than {first.policy};"
             f" its slowest jobs (one in a hundred) take {worst} or more, {of_first}."
@@ -338,11 +338,11 @@ def _cells(row: ComparisonRow) -> list[str]:
     return [
         row.policy,
         "-" if row.load is None else f"{significant(row.load)}/h",
-        duration_or_dash(row.avg_jct_s),
-        duration_or_dash(row.median_jct_s),
-        duration_or_dash(row.p99_jct_s),
-        duration_or_dash(row.avg_wait_s),
-        duration_or_dash(row.makespan_s),
+        duration(row.avg_jct_s),
+        duration(row.median_jct_s),
+        duration(row.p99_jct_s),
+        duration(row.avg_wait_s),
+        duration(row.makespan_s),
         fixed(row.ftf_max, 2),
         fixed(row.migrations, 0),
         fixed(row.ratio, 2),
@@ -363,12 +363,12 @@ def _rounded(digits: int) -> Callable[[float], str]:
 
 
 _PAGE_COLUMNS: Final[Mapping[str, PageColumn]] = {
-    "avg_jct_s": PageColumn("mean", "mean job completion time, from arrival to end", duration_or_dash),
+    "avg_jct_s": PageColumn("mean", "mean job completion time, from arrival to end", duration),
     "ratio": PageColumn("ratio", "the mean over that of the first policy at the same load", _rounded(2)),
-    "median_jct_s": PageColumn("median", "half of the jobs complete within it", duration_or_dash),
-    "p99_jct_s": PageColumn("p99", "one job in a hundred takes longer", duration_or_dash),
-    "avg_wait_s": PageColumn("mean wait", "from arrival to the first start", duration_or_dash),
-    "makespan_s": PageColumn("makespan", "from the first arrival to the last end", duration_or_dash),
+    "median_jct_s": PageColumn("median", "half of the jobs complete within it", duration),
+    "p99_jct_s": PageColumn("p99", "one job in a hundred takes longer", duration),
+    "avg_wait_s": PageColumn("mean wait", "from arrival to the first start", duration),
+    "makespan_s": PageColumn("makespan", "from the first arrival to the last end", duration),
     "ftf_max": PageColumn("worst slowdown", "completion over that with an even share of the cluster", _rounded(2)),
     "gpu_hours": PageColumn("GPU-hours", "held by jobs until they were done: less for the same work", _rounded(0)),
     "lost_gpu_hours": PageColumn("lost", "GPU-hours held for restarts and for work that was not kept", _rounded(1)),
@@ -458,16 +458,16 @@ def figures_view(figures: RunMetrics) -> RenderableType:
     others = ", ".join(f"{count} {state.lower()}" for state, count in figures.states.items() if state != "COMPLETED")
     rows = [
         ("jobs", f"{figures.finished} of {figures.jobs} completed" + (f", {others}" if others else "")),
-        ("mean JCT", duration_or_dash(figures.avg_jct_s)),
-        ("median JCT", duration_or_dash(figures.median_jct_s)),
-        ("p99 JCT", duration_or_dash(figures.p99_jct_s)),
-        ("mean wait", duration_or_dash(figures.avg_wait_s)),
-        ("makespan", duration_or_dash(figures.makespan_s)),
+        ("mean JCT", duration(figures.avg_jct_s)),
+        ("median JCT", duration(figures.median_jct_s)),
+        ("p99 JCT", duration(figures.p99_jct_s)),
+        ("mean wait", duration(figures.avg_wait_s)),
+        ("makespan", duration(figures.makespan_s)),
         ("useful GPU time", percent(figures.gpu_utilization)),
         ("CPU time allocated", percent(figures.cpu_utilization)),
         ("finish-time fairness", f"{fixed(figures.ftf_mean, 2)} mean, {fixed(figures.ftf_max, 2)} worst"),
         ("restarts", f"{figures.restarts}, of which {figures.migrations} on other nodes"),
-        ("rounds", f"{figures.rounds}, {duration_or_dash(figures.decision_s_median)} each"),
+        ("rounds", f"{figures.rounds}, {duration(figures.decision_s_median)} each"),
     ]
     name = figures.policy + (f"/{figures.order}" if figures.order else "")
     head = f"{name} over {figures.trace} (simulated, in {duration(figures.wall_s)}):"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from math import floor, inf, isfinite, isnan, log10
+from math import floor, inf, isfinite, log10
 from typing import Final
 
 from slurmsched.model.reasons import format_duration, format_percent
@@ -19,11 +19,6 @@ def signed_percent(fraction: float) -> str:
     """A change as a fraction of 1: `+42 %`, `-3 %`, `0 %`."""
     text = format_percent(fraction)
     return f"+{text}" if fraction > 0 and text not in ("-", "0 %") else text
-
-
-def duration_or_dash(seconds: float) -> str:
-    """A duration of `seconds`; `-` for NaN."""
-    return "-" if isnan(seconds) else duration(seconds)
 
 
 def memory(mebibytes: int) -> str:
