@@ -27,7 +27,7 @@ _SHOWN_OUTCOMES = 20
 
 @click.command()
 @click.option("--cluster", default="v100:2x8,p100:1x8,k80:2x8", show_default=True, help="TYPE:NODESxGPUS,...")
-@click.option("--jobs", type=click.IntRange(min=1), default=120, show_default=True, help="Jobs that arrive.")
+@click.option("--jobs", type=click.IntRange(min=1), default=160, show_default=True, help="Jobs that arrive.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the generated queue.")
 @policy_options
 @json_option

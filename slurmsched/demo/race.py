@@ -21,6 +21,7 @@ from slurmsched.knowledge import Knowledge, shipped_profiles
 from slurmsched.model import Gpu, Node, Request, Resources, Snapshot, SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.settings.definition import HookSettings, ManageSettings, Mode, Settings
+from slurmsched.simulation.results import finish_time_ratios
 from slurmsched.store.store import Store
 
 GIB: Final = 1024
@@ -45,17 +46,19 @@ class WorkloadParameters:
     `load` is the arriving work as a multiple of what all GPUs do at the GPU-proportional share. `scale` multiplies the
     paper's durations, so that a demo of some days fits into a minute. A time limit is the duration times a factor
     uniform between the two `limit_factors`. Jobs checkpoint every `checkpoint_every` seconds by themselves; a
-    checkpoint takes `checkpoint_time` seconds.
+    checkpoint takes `checkpoint_time` seconds. `pinned` is the probability that a job asks for one GPU type; others
+    take any.
     """
 
     task_weights: Mapping[str, float] = field(default_factory=lambda: {"image": 50, "language": 30, "speech": 20})
     size_weights: Mapping[int, float] = field(default_factory=lambda: {1: 60, 2: 15, 4: 13, 8: 9, 16: 3})
     users: tuple[str, ...] = ("alice", "bob", "carol")
-    load: float = 1.1
+    load: float = 1.3
     scale: float = 0.1
     limit_factors: tuple[float, float] = (1.2, 3.0)
     checkpoint_every: float = 1800.0
     checkpoint_time: float = 20.0
+    pinned: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ def _submission(
         name=f"{model}-{gpus}",
         request=Request(
             gpus=gpus,
-            gpu_type=gpu_type,
+            gpu_type=gpu_type if random.random() < parameters.pinned else None,
             gpus_per_node=per_node,
             nodes=count,
             tasks=count,
@@ -164,7 +167,7 @@ def _normalised(weights: Iterable[float]) -> list[float]:
 @dataclass(frozen=True, slots=True)
 class ClusterScore:
     """Metrics of a cluster. Times are in seconds, NaN if no job has finished; JCT (job completion time) is from
-    submission to the end.
+    submission to the end. `worst_fairness` is the highest finish-time fairness of a job that has finished.
 
     `makespan` is from the first submission to the last end. `useful` is the fraction of all GPU time in it spent on
     work that was kept: not idle, restarting, completing or lost. `work` is the work done, in GPU-seconds at the
@@ -177,6 +180,7 @@ class ClusterScore:
     median_jct: float
     p99_jct: float
     makespan: float
+    worst_fairness: float
     useful: float
     work: float
     restarts: int
@@ -190,7 +194,15 @@ def score_cluster(cluster: VirtualCluster, rounds: int = 0) -> ClusterScore:
     times = np.array([job.end_time - job.submit_time for job in done if job.end_time is not None])
     ends = [job.end_time for job in jobs if job.end_time is not None]
     makespan = max(ends) - min(job.submit_time for job in jobs) if jobs else float("nan")
-    available = makespan * sum(len(node.configured.gpus) for node in cluster.nodes.values())
+    total_gpus = sum(len(node.configured.gpus) for node in cluster.nodes.values())
+    available = makespan * total_gpus
+    fairness = finish_time_ratios(
+        np.array([job.submit_time for job in done]),
+        np.array([job.end_time for job in done], dtype=np.float64),
+        np.array([job.submission.work for job in done]),
+        np.array([job.submission.request.gpus for job in done]),
+        total_gpus,
+    )
     return ClusterScore(
         jobs=len(jobs),
         finished=len(done),
@@ -198,6 +210,7 @@ def score_cluster(cluster: VirtualCluster, rounds: int = 0) -> ClusterScore:
         median_jct=float(np.median(times)) if done else float("nan"),
         p99_jct=float(np.percentile(times, 99)) if done else float("nan"),
         makespan=makespan,
+        worst_fairness=float(fairness.max()) if done else float("nan"),
         useful=sum(interval.gpus * interval.useful_seconds for interval in cluster.lifecycle.usage_intervals)
         / available,
         work=sum(job.submission.request.gpus * job.work.checkpointed for job in jobs) / available,

@@ -80,6 +80,7 @@ _FIGURES: Final = (
     _Figure("median job completion time", lambda score: score.median_jct, duration),
     _Figure("99th percentile of it", lambda score: score.p99_jct, duration),
     _Figure("makespan", lambda score: score.makespan, duration),
+    _Figure("worst finish-time fairness", lambda score: score.worst_fairness, lambda ratio: fixed(ratio, 2)),
     _Figure("GPU time in work that was kept", lambda score: score.useful, percent),
     _Figure("work done, per GPU time", lambda score: score.work, percent),
     _Figure("finished jobs", lambda score: score.finished, amount),

@@ -312,15 +312,19 @@ def finish_time_fairness(run: SimulationResult) -> Floats:
     ends = np.array([last if job.end is None else job.end for job in run.jobs])
     first, stop = run.window or (0, len(run.jobs))
     indices = np.array([index for index in range(first, stop) if run.jobs[index].completed], dtype=int)
-    if not len(indices):
+    work, gpus = np.array([job.work for job in run.jobs]), np.array([job.gpus for job in run.jobs])
+    ratios = finish_time_ratios(arrivals, ends, work, gpus, run.total_gpus)
+    return np.asarray(ratios[indices], dtype=np.float64)
+
+
+def finish_time_ratios(arrivals: Floats, ends: Floats, work: Floats, gpus: Floats, total_gpus: float) -> Floats:
+    """Finish-time fairness of all jobs of a cluster, as in `finish_time_fairness`: times in seconds, one entry a job.
+    `work` is the seconds that a job takes alone."""
+    if not len(arrivals):
         return np.zeros(0)
-    times = np.maximum(ends[indices] - arrivals[indices], 1e-9)
-    present = (
-        _cumulative_presence(arrivals, ends, ends[indices]) - _cumulative_presence(arrivals, ends, arrivals[indices])
-    ) / times
-    work = np.array([run.jobs[index].work for index in indices])
-    gpus = np.array([run.jobs[index].gpus for index in indices])
-    fair_times = work * np.maximum(1.0, gpus * present / run.total_gpus)
+    times = np.maximum(ends - arrivals, 1e-9)
+    present = (_cumulative_presence(arrivals, ends, ends) - _cumulative_presence(arrivals, ends, arrivals)) / times
+    fair_times = work * np.maximum(1.0, gpus * present / total_gpus)
     return np.asarray(times / np.maximum(fair_times, 1e-9), dtype=np.float64)
 
 

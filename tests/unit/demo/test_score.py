@@ -20,6 +20,9 @@ def test_two_jobs_one_after_the_other() -> None:
     assert (figures.mean_jct, figures.median_jct, figures.makespan) == (125, 125, 200)
     assert figures.p99_jct == pytest.approx(149.5)
     assert (figures.useful, figures.work) == (1.0, 1.0)
+    assert figures.worst_fairness == pytest.approx(150 / (100 * 200 / 150)), (
+        "200 job-seconds in the 150 s of the second job"
+    )
 
 
 def test_work_that_is_lost_is_not_useful() -> None:

@@ -89,3 +89,11 @@ def test_durations_and_load_are_those_of_the_paper() -> None:
     offered = sum(job.submission.work * job.submission.request.gpus for job in jobs) / jobs[-1].at / 40
     assert offered == pytest.approx(0.5, rel=0.1)
     assert set(Counter(job.submission.request.gpus for job in jobs)) == {1, 2, 4, 8, 16}
+
+
+@pytest.mark.parametrize("pinned", [0.0, 0.2, 1.0])
+def test_as_many_jobs_ask_for_one_gpu_type_as_is_said(pinned: float) -> None:
+    jobs = generate_arrivals(np.random.default_rng(9), NODES, 1000, WorkloadParameters(pinned=pinned))
+    asking = [job.submission.request.gpu_type for job in jobs if job.submission.request.gpu_type is not None]
+    assert len(asking) / 1000 == pytest.approx(pinned, abs=0.04)
+    assert set(asking) <= {"v100", "p100", "k80"}
