@@ -5,9 +5,11 @@ A missing value is an error and never rendered as an empty text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError, select_autoescape
+from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError, nodes, select_autoescape
+from jinja2.meta import find_undeclared_variables
 
 from slurmsched.model import SynschedError
 from slurmsched.package_data import package_data
@@ -45,6 +47,22 @@ def render(template: str, **values: object) -> str:
         return _environment().get_template(name).render(values)
     except TemplateError as error:
         raise RenderingError(f"template {name}: {error.message or type(error).__name__}") from error
+
+
+def template_values_read(template: str) -> Mapping[str, object]:
+    """Returns the values that a template reads, each with its default if the template has one, and None if not; none of
+    a hook, which is printed as it is. Raises RenderingError for an unknown template."""
+    name = template if template.endswith(_TEMPLATE_SUFFIX) else template + _TEMPLATE_SUFFIX
+    if name not in template_names():
+        render(template)
+        return {}
+    parsed = _environment().parse(_source(name))
+    defaults: dict[str, object] = {
+        use.node.name: use.args[0].value
+        for use in parsed.find_all(nodes.Filter)
+        if use.name == "default" and isinstance(use.node, nodes.Name) and isinstance(use.args[0], nodes.Const)
+    }
+    return {variable: defaults.get(variable) for variable in sorted(find_undeclared_variables(parsed))}
 
 
 def _environment() -> Environment:

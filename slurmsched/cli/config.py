@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 import click
@@ -22,7 +23,7 @@ from slurmsched.policies.policies import comparison_remark
 from slurmsched.report.tables import Column, Listing
 from slurmsched.settings.file import SettingsError, read_settings_file, setting_rows, settings_file
 from slurmsched.template_files import render as rendered
-from slurmsched.template_files import template_names
+from slurmsched.template_files import template_names, template_values_read
 
 
 @click.group()
@@ -121,6 +122,21 @@ def _parse_assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _checked_values(template: str, given: Iterable[tuple[str, str]]) -> Mapping[str, str | int]:
+    """Returns what was given, as a number where the template's default is one. Raises click.UsageError for a value that
+    the template does not read, or that is no whole number."""
+    read, checked = template_values_read(template), dict[str, str | int]()
+    for name, value in given:
+        if name not in read:
+            near = get_close_matches(name, read, n=1)
+            meant = f"did you mean {near[0]}?" if near else f"it reads {', '.join(read) or 'none'}"
+            raise click.UsageError(f"--set {name}={value}: template {template} reads no such value: {meant}")
+        if isinstance(read[name], int) and not value.isdecimal():
+            raise click.UsageError(f"--set {name}={value}: expected a whole number, such as {read[name]}")
+        checked[name] = int(value) if isinstance(read[name], int) else value
+    return checked
+
+
 def _offered_templates(_invocation: Invocation) -> Iterator[tuple[str, str]]:
     return ((name.removesuffix(".j2"), "") for name in template_names())
 
@@ -147,8 +163,9 @@ def render(invocation: Invocation, *, template: str | None, given: tuple[tuple[s
         click.echo("\n".join(name.removesuffix(".j2") for name in template_names()))
         return
     file = template.removesuffix(".j2")
+    chosen = _checked_values(template, given)
     snapshot = connect_backend(invocation.settings).observe() if file in _NODE_TEMPLATES else None
     size = cluster_size(invocation.settings) if file == _MEMORY_TEMPLATE else DEFAULT_CLUSTER_SIZE
     values = template_values(invocation.loaded, snapshot=snapshot, user=user, size=size)
     groups = PAGES[file]() if file in PAGES else {}
-    click.echo(rendered(template, **{**values, "groups": groups, **dict(given)}), nl=False)
+    click.echo(rendered(template, **{**values, "groups": groups, **chosen}), nl=False)

@@ -343,6 +343,24 @@ def test_values_are_given_to_a_template(site: Site) -> None:
         pytest.param(
             ["sbatch.sh", "--set", "model"], 2, "'model' is not an assignment: write NAME=VALUE", id="no value"
         ),
+        pytest.param(
+            ["sbatch.sh", "--set", "gpu=4"],
+            2,
+            "--set gpu=4: template sbatch.sh reads no such value: did you mean gpus?",
+            id="a value that no line of it has",
+        ),
+        pytest.param(
+            ["sbatch.sh", "--set", "gpus=x"],
+            2,
+            "--set gpus=x: expected a whole number, such as 1",
+            id="a text for a number",
+        ),
+        pytest.param(
+            ["watchdog.py", "--set", "user=x"],
+            2,
+            "--set user=x: template watchdog.py reads no such value: it reads none",
+            id="a value for a hook",
+        ),
     ],
 )
 def test_what_cannot_be_rendered_says_what_can(site: Site, arguments: list[str], code: int, said: str) -> None:
