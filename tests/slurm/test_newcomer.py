@@ -35,7 +35,8 @@ DEPENDENCIES = (
 BARE = f"""\
 FROM {{image}}
 RUN {{{{ getent passwd synsched && userdel --remove synsched; rm -rf /usr/local/bin/synsched; }}}} >/dev/null 2>&1; \\
-    export DEBIAN_FRONTEND=noninteractive && echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/unsafe && rmdir /etc/synsched /var/lib/synsched /opt/slurmsched \\
+    export DEBIAN_FRONTEND=noninteractive && echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/unsafe \\
+ && rmdir /etc/synsched /var/lib/synsched /opt/slurmsched \\
  && apt-get purge -yq --autoremove {DEPENDENCIES} >/dev/null \\
  && apt-get -o Acquire::Check-Valid-Until=false update -q \\
  && apt-get install -yq --no-install-recommends cron curl {{more}} \\
@@ -56,6 +57,7 @@ Nothing but names.
 %files
 """
 UNTOUCHED = ("Comment", "AdminComment", "Nice", "ReqNodeList", "NumCPUs", "TRES", "JobState", "Features")
+TIMES = re.compile(r"([0-9]+)m([0-9.]+)s")
 BLOCK = re.compile(r"(?m)(?:^    .*\n)+")
 
 pytestmark = pytest.mark.parametrize(
@@ -92,12 +94,12 @@ def steps(lines: list[str], release: str) -> list[str]:
 
 @dataclass
 class Newcomer:
-    """A controller, and the person who types there. `took` has the seconds of each step."""
+    """A controller, and the person who types there. `took` has each step, its seconds and its processor time."""
 
     mini: Mini
     release: str
     before: frozenset[str]
-    took: list[tuple[str, float]] = field(default_factory=list)
+    took: list[tuple[str, float, float]] = field(default_factory=list)
 
     @property
     def deb(self) -> bool:
@@ -109,16 +111,19 @@ class Newcomer:
     def step(self, line: str) -> str:
         """Run a line of the docs in the folder that has the package; what it prints."""
         began = time.monotonic()
-        done = self.mini.run("sh", "-c", f"cd /opt && {line}", on="ctl", timeout=600)
-        self.took.append((line, time.monotonic() - began))
+        timed = f"cd /opt && {{ {line.partition('  #')[0]}; }}; code=$?; times >&2; exit $code"
+        done = self.mini.run("sh", "-c", timed, on="ctl", timeout=600)
+        user, system = (float(minutes) * 60 + float(seconds) for minutes, seconds in TIMES.findall(done.err)[-2:])
+        self.took.append((line, time.monotonic() - began, user + system))
         assert done.code == 0, f"{line}: exit {done.code}\n{done.out[-3000:]}{done.err[-3000:]}"
         return done.out
 
     def told(self) -> str:
         """Steps and minutes."""
-        lines = [f"  {seconds:6.1f} s  {line}" for line, seconds in self.took]
-        total = sum(seconds for _, seconds in self.took)
-        return "\n".join([f"\n{NAMES[self.release]}: {len(lines)} steps, {total:.0f} s", *lines])
+        lines = [f"  {seconds:6.1f} s {busy:6.1f} s  {line}" for line, seconds, busy in self.took]
+        total, busy = (sum(step[which] for step in self.took) for which in (1, 2))
+        first = f"\n{NAMES[self.release]}: {len(lines)} steps, {total:.0f} s, of which {busy:.0f} s of processor time"
+        return "\n".join([first, *lines])
 
     def listed(self) -> frozenset[str]:
         """The files of the host, without what slurmctld, apt, rpm and the log write."""
