@@ -52,7 +52,7 @@ Release: 1
 Summary: What the package requires of its distribution, which here comes from Debian
 License: MIT
 BuildArch: noarch
-Provides: /usr/bin/python{RPM_PYTHON} shadow-utils
+Provides: /bin/sh /usr/bin/python{RPM_PYTHON} shadow-utils
 %description
 Nothing but names.
 %files
