@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
 
     up = verbs.add_parser("up", parents=[named], help="start a cluster and wait until it is ready")
     option = up.add_argument
-    option("--release", choices=RELEASES, default="trixie", help="a Debian release, or source (default: %(default)s)")
+    option("--release", choices=RELEASES, default="trixie", help="base of the images (default: %(default)s)")
     spec_help = "TYPE:COUNTxGPUS[/CPUSc][/THREADSt][/MEMORYg],... (default: %(default)s)"
     option("--nodes", default=DEFAULT_SPEC, metavar="SPEC", help=spec_help)
     option("--virtual", action="store_true", help="no slurmd: jobs get their allocation and stay CONFIGURING")

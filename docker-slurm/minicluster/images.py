@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import tempfile
 from pathlib import Path
@@ -11,15 +12,23 @@ from .engine import exclusive_lock, install_packages
 from .sources import SOURCE, build_context, find_tarball, source_digest
 
 DEBIAN = {"bookworm": "22.05", "trixie": "24.11", "sid": "26.05"}
-RELEASES = {**DEBIAN, SOURCE: "from source"}
+UBUNTU = {"noble": "23.11"}
+"""Built only where asked for by name."""
+RELEASES = {**DEBIAN, **UBUNTU, SOURCE: "from source"}
 SOURCE_BASE = "trixie"
 LOW_CPU_SHARES = "16"
 """docker's --cpu-shares of a low-priority build; the default is 1,024."""
 CONTEXT = Path(__file__).resolve().parent.parent / "image"
 REPOSITORY = "slurmsched-cluster"
 MIRROR = "http://deb.debian.org/debian"
-DEBOOTSTRAP_SCRIPT = Path("/usr/share/debootstrap/scripts/sid")  # all releases of Debian share it
+SCRIPTS = Path("/usr/share/debootstrap/scripts")
+DEBOOTSTRAP_SCRIPT = SCRIPTS / "sid"  # all releases of Debian share it
+UBUNTU_SCRIPT = SCRIPTS / "gutsy"  # all releases of Ubuntu share it; it names their mirror too
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+PRINT_UBUNTU_KEYRING = (
+    "{ apt-get -q update && apt-get install -yq --no-install-recommends ubuntu-keyring; } >/dev/null"
+    " && base64 /usr/share/keyrings/ubuntu-archive-keyring.gpg"
+)
 
 
 def ensure_image(commands: Commands, release: str, tarball: str = "", *, yielding: bool = False) -> str:
@@ -88,11 +97,11 @@ def _remove_superseded(commands: Commands, release: str, current: str) -> None:
 
 
 def _ensure_base(commands: Commands, release: str) -> None:
-    """Makes the base image, a plain Debian: from a registry, else by debootstrap."""
+    """Makes the base image, a plain Debian or Ubuntu: from a registry, else by debootstrap."""
     base = f"slurmsched-base:{release}"
     if _exists(commands, base):
         return
-    official = f"debian:{release}-slim"
+    official = f"ubuntu:{release}" if release in UBUNTU else f"debian:{release}-slim"
     if _exists(commands, official) or commands.succeeds("docker", "pull", "-q", official, timeout=10):
         commands.run("docker", "tag", official, base)
         return
@@ -100,5 +109,21 @@ def _ensure_base(commands: Commands, release: str) -> None:
         install_packages(commands, "debootstrap", "debian-archive-keyring")
     commands.say(f"no registry answers: making {base} by debootstrap (about 1 minute, only once)")
     with tempfile.TemporaryDirectory(prefix=f"slurmsched-{release}-", dir="/var/tmp") as folder:
-        commands.run("debootstrap", "--variant=minbase", release, folder, MIRROR, str(DEBOOTSTRAP_SCRIPT))
-        commands.run("sh", "-c", 'tar -C "$1" -c . | docker import - "$2"', "sh", folder, base)
+        root = Path(folder) / "root"
+        words = (release, str(root), MIRROR, str(DEBOOTSTRAP_SCRIPT))
+        if release in UBUNTU:
+            keyring = Path(folder) / "keyring.gpg"
+            keyring.write_bytes(_ubuntu_keyring(commands))
+            options = (f"--keyring={keyring}", "--components=main,universe")  # Slurm is in universe
+            words = (*options, release, str(root), "", str(UBUNTU_SCRIPT))
+        commands.run("debootstrap", "--variant=minbase", *words)
+        commands.run("sh", "-c", 'tar -C "$1" -c . | docker import - "$2"', "sh", str(root), base)
+
+
+def _ubuntu_keyring(commands: Commands) -> bytes:
+    """The keys of Ubuntu's archive, from the package that Debian has of them since trixie."""
+    _ensure_base(commands, "trixie")
+    shown = commands.run(
+        "docker", "run", "--rm", "--network=host", "slurmsched-base:trixie", "sh", "-c", PRINT_UBUNTU_KEYRING
+    )
+    return base64.b64decode(shown)

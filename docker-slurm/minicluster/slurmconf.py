@@ -93,5 +93,5 @@ def config_archive(release: str, source: Path, slurm: str, gres: str) -> bytes:
 
 
 def _cgroup_plugin(release: str) -> str:
-    """Slurm 22.05 has no `disabled`, and loads this plugin only if some setting needs cgroups."""
-    return "cgroup/v1" if release == "bookworm" else "disabled"
+    """Slurm before 24.05 has no `disabled`; it needs nothing of the plugin that it loads if no setting does."""
+    return "cgroup/v1" if release in {"bookworm", "noble"} else "disabled"

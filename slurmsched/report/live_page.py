@@ -282,7 +282,7 @@ def _node_row(node: NodeUsage, free: FreeCapacity, owners: Mapping[JobId, str]) 
     }
 
 
-_WITHOUT_JOBS: Final = {"used": "", "part": "part", "down": "down", "kept": "idle", "idle": "idle"}
+_WITHOUT_JOBS: Final = {"used": "", "part": "part", "down": "down", "kept": "resv", "idle": "idle"}
 
 
 def _gpu_cell(gpu: GpuUsage, node: NodeUsage, owners: Mapping[JobId, str]) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.slurm.mini import CHECKOUT, Mini
 
 RELEASES = ("trixie", "bookworm", "sid")
+UBUNTU = "noble"
 SOURCE = "source"
 """The release that is built from a tarball, with the pyslurm that belongs to it."""
 TARBALL = "SLURMSCHED_SLURM_SOURCE"
@@ -38,7 +39,7 @@ EXPECTED: Final[Mapping[str, int]] = {
     "scale-source": 120, "flags-sid": 150, "flags-trixie": 150, "flags-bookworm": 150, "amounts-sid": 150,
     "amounts-bookworm": 150, "hostile-bookworm": 120, "hostile-sid": 120, "hostile-source": 90, "line-trixie": 90,
     "line-bookworm": 90, "line-sid": 90, "orders-sid": 420, "starts-sid": 150, "wide-sid": 240,
-    "shares-sid": 90, "sizing-trixie": 700,
+    "shares-sid": 90, "sizing-trixie": 700, "newcomer-bookworm": 120,
 }  # fmt: skip
 """Seconds of the clusters that take longest."""
 
@@ -62,7 +63,7 @@ def turn(item: pytest.Item) -> tuple[bool, int]:
 def cluster_of(nodeid: str) -> str:
     """The name of the cluster that a story runs on, as its identifier tells it."""
     module = Path(nodeid.partition("::")[0]).stem.removeprefix("test_").replace("_", "-")
-    release = re.search(rf"[\[-]({'|'.join((*RELEASES, SOURCE))})[]-]", nodeid)
+    release = re.search(rf"[\[-]({'|'.join((*RELEASES, UBUNTU, SOURCE))})[]-]", nodeid)
     return f"{module}-{release[1] if release else RELEASES[0]}"
 
 

@@ -109,7 +109,7 @@ def draw(prometheus: RealPrometheus, dashboard: Mapping[str, Any], since: float,
 
     panels = dashboard["panels"]
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
-    figure = plt.figure(figsize=(16, rows * 0.42), dpi=75)
+    figure = plt.figure(figsize=(16, rows * 0.42), dpi=100)
     for panel in panels:
         at = panel["gridPos"]
         box = (at["x"] / 24 + 0.025, 1 - (at["y"] + at["h"] - 0.9) / rows, at["w"] / 24 - 0.04, (at["h"] - 2.3) / rows)
@@ -139,6 +139,9 @@ def draw(prometheus: RealPrometheus, dashboard: Mapping[str, Any], since: float,
 _LABEL: Final = "drawn with matplotlib from Prometheus' answers to the panels' queries, not by Grafana"
 _COLOURS: Final = 48
 """Of the picture, which lies in the repository."""
+_COLUMNS: Final = 3
+_ROW: Final = 0.13
+"""The part of a panel's height that a row of its legend takes."""
 
 
 def _legend(form: str, labels: Mapping[str, str]) -> str:
@@ -169,6 +172,8 @@ def _draw_courses(axes: Any, courses: list[tuple[str, list[float], list[float]]]
     axes.tick_params(labelsize=7)
     axes.grid(alpha=0.3)
     if courses:
-        axes.legend(fontsize=6, ncols=3, loc="upper left", framealpha=0.6)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high + (high - low) * _ROW * -(-len(courses) // _COLUMNS))  # the legend covers no line
+        axes.legend(fontsize=7, ncols=_COLUMNS, loc="upper left", framealpha=0.6)
     else:
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", fontsize=8)

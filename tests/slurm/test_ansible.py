@@ -2,9 +2,7 @@
 
 The site's plug-in comes before the hook and its job_submit.lua after it: both go on as before.
 
-The containers have no systemd that runs: `systemctl` is docker-systemctl-replacement, which starts what the unit says
-and waits for its sign of life, and protects nothing. That systemd understands the unit is tested in
-tests/unit/packaging/test_unit.py.
+The containers have no systemd that runs: tests/slurm/systemctl.py stands for it.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.mini import CHECKOUT, HOOK, Mini, Said
+from tests.slurm.systemctl import systemctl_program
 from tests.slurm.test_packages import LISTING, built
 
 pytestmark = pytest.mark.skipif(
@@ -55,21 +54,15 @@ Play = Callable[..., dict[str, int]]
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of ansible-core, and systemctl for containers."""
+    """The programs of ansible-core."""
     folder = tmp_path_factory.mktemp("ansible")
     venv.create(folder, with_pip=True, symlinks=True)
-    argv = [folder / "bin/pip", "install", "--quiet", "ansible-core", "docker-systemctl-replacement"]
+    argv = [folder / "bin/pip", "install", "--quiet", "ansible-core"]
     run = subprocess.run(argv, capture_output=True, text=True, check=False)
     if run.returncode:
         reason = (run.stderr.strip().splitlines() or ["pip failed"])[-1]
         pytest.skip(f"NOT TESTED: the Ansible role: no ansible-core is to be had here ({reason})")
     return folder / "bin"
-
-
-def systemctl(tools: Path) -> str:
-    """The program, which is one file of Python without anything but its standard library."""
-    (file,) = tools.parent.glob("lib/python*/site-packages/systemctl2/systemctl3.py")
-    return file.read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -94,12 +87,13 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(mini: Mini, tools: Path) -> Site:
+def site(mini: Mini, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    program = systemctl_program(tmp_path_factory.mktemp("systemctl"))
     mini.sure("sacctmgr", "-i", "delete", "user", "synsched")
     mini.sure("sh", "-c", "rm -rf /etc/synsched/* /var/lib/synsched/* /usr/local/bin/synsched", on="ctl")
     mini.sure("userdel", "--remove", "synsched", on="ctl")
     mini.write(HOOK, SITES_OWN, on="ctl")
-    mini.sure("sh", "-c", "cat > /usr/bin/systemctl", on="ctl", stdin=systemctl(tools))
+    mini.sure("sh", "-c", "cat > /usr/bin/systemctl", on="ctl", stdin=program)
     mini.sure("chmod", "755", "/usr/bin/systemctl", on="ctl")
     mini.sure("mkdir", "-p", "/run/systemd/system", "/etc/cron.d", on="ctl")
     before = Site(mini, frozenset(), mini.sure("cat", SLURM_CONF, on="ctl"))

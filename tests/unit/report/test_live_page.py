@@ -82,11 +82,26 @@ def test_every_gpu_is_told_by_node(page: str) -> None:
     }
     assert cells["v100-1"] == ["used 1000"] * 8
     assert cells["v100-2"] == ["used 1001"] * 4 + ["idle idle", "part part"] * 2
-    assert cells["k80-8"] == ["kept idle"] * 8
+    assert cells["k80-8"] == ["kept resv"] * 8
     assert cells["k80-9"] == ["down down"] * 8
     assert 'title="v100 0: in use by job 1000 of alice"' in page
     assert "reserved: exam" in words(page)
     assert "down*: fan failed [root]" in words(page)
+
+
+def test_the_bar_of_a_type_tells_reserved_gpus_from_idle_ones(page: str) -> None:
+    table = page[page.index('id="gpus"') : page.index('id="jobs"')]
+    bars = {
+        kind: re.findall(r'<rect class="(\w+)" x="([\d.]+)%" width="([\d.]+)%"', row)
+        for kind, row in re.findall(r'(?s)<tr><th scope="row">(\w+)</th>(.*?)</tr>', table)
+    }
+    third, two_thirds = "33.33", "66.67"
+    all_of_it = ("rest", "0", "100")
+    assert bars["k80"] == [
+        all_of_it, ("used", "0", third), ("kept", third, third), ("down", two_thirds, third)
+    ]  # fmt: skip
+    assert bars["a100"] == [all_of_it, ("used", "0", "50")]
+    assert 'aria-label="8 of 24 in use, 8 reserved, 8 down"' in table
 
 
 def test_forecasts_are_told_with_how_earlier_ones_turned_out(page: str) -> None:

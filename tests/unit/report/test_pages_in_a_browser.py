@@ -27,6 +27,8 @@ POLICIES: Final = ("slurm", "synergy/las", "proportional/las", "tesserae/las")
 """The last two do the same here."""
 CHECKOUT: Final = Path(__file__).parents[3]
 PAGES: Final = ("comparison", "mixed", "live", "large")
+A4: Final = 718
+"""Pixels between the margins with which Chromium prints on A4; letter paper is wider."""
 
 
 @dataclass(frozen=True)
@@ -358,3 +360,12 @@ def test_a_page_is_printed_dark_on_white_with_all_that_can_be_opened(browser: Br
     assert browser.ask("return getComputedStyle(document.documentElement).getPropertyValue('--paper').trim()") == "#fff"
     assert browser.ask("return Array.from(document.querySelectorAll('details')).every(e => e.open)")
     assert not any(shown(browser, ".controls, .tip"))
+
+
+@pytest.mark.parametrize("name", [*PAGES, "hostile"])
+def test_a_page_is_no_wider_than_its_paper(browser: Browser, pages: Pages, name: str) -> None:
+    browser.open(pages[name], A4)
+    browser.on_paper()
+    assert browser.ask("return document.documentElement.scrollWidth") == A4
+    assert browser.ask(OVERFLOWING) == []
+    assert browser.ask(SCROLLING) == []
