@@ -21,7 +21,7 @@ from typing import Final
 from slurmsched.knowledge.knowledge import RULE_OF_THUMB, Knowledge, Profile
 from slurmsched.knowledge.speed import SensitivityMatrix
 from slurmsched.knowledge.usage import rising_to
-from slurmsched.model import Job, JobId, JobState, MeasuredRate, NodeAllocation, SchedulerState, Snapshot
+from slurmsched.model import Job, JobId, JobState, MeasuredRate, Node, NodeAllocation, SchedulerState, Snapshot
 
 FEWEST_WAITING: Final = 3
 """Jobs of a work that have to wait for one of them to be a probe: the others gain by it."""
@@ -67,9 +67,10 @@ def probe_profiles(
             if known is None or not known.was_measured:
                 works[key].append(job)
     profiles: dict[JobId, Profile] = {}
+    nodes = tuple({_shape(node): node for node in snapshot.nodes}.values()) if works else ()
     for alike in works.values():
         open_question = not any(job.id in knowledge.by_use and knowledge.by_use[job.id].matrices for job in alike)
-        profiles |= _of_work(snapshot, alike, decided, state, longest if open_question else 0.0)
+        profiles |= _of_work(nodes, alike, decided, state, longest if open_question else 0.0)
     return {job: _with_memory(profile, knowledge.by_use.get(job)) for job, profile in profiles.items()}
 
 
@@ -83,9 +84,9 @@ def _work(job: Job) -> _Work | None:
 
 
 def _of_work(
-    snapshot: Snapshot, jobs: Sequence[Job], decided: Collection[JobId], state: SchedulerState, longest: float
+    nodes: Sequence[Node], jobs: Sequence[Job], decided: Collection[JobId], state: SchedulerState, longest: float
 ) -> dict[JobId, Profile]:
-    types, rates = _types(snapshot, jobs[0]), _rates(jobs, state)
+    types, rates = _types(nodes, jobs[0]), _rates(jobs, state)
     profiles = dict[JobId, Profile]()
     if any(len(of_type) > 1 for of_type in rates.values()):
         profiles = dict.fromkeys((job.id for job in jobs), _measured(rates))
@@ -110,15 +111,19 @@ def _of_work(
     return profiles | {first.id: _probe(wanted, types)} if wanted and len(ended) < MOST_RUNS else profiles
 
 
-def _types(snapshot: Snapshot, job: Job) -> Mapping[str, _Type]:
+def _shape(node: Node) -> tuple[object, ...]:
+    """Returns what of a node decides on shares: there are few such nodes in a cluster of thousands."""
+    return node.gpu_types, len(node.gpus), node.total.cpus, node.cpu_unit, node.partitions
+
+
+def _types(nodes: Iterable[Node], job: Job) -> Mapping[str, _Type]:
     """Returns the types of GPU that a job may have, by what a node of that type gives it at least."""
-    request, known = job.original_request, snapshot.partitions_by_name
-    names = {name for partition in job.partitions if partition in known for name in known[partition].nodes}
+    request = job.original_request
     found = defaultdict[str, list[tuple[float, float]]](list)
-    for node in snapshot.nodes:
+    for node in nodes:
         kinds = [kind for kind in node.gpu_types if request.gpu_type in (None, kind)]
         on_node = min(request.gpus, len(node.gpus))
-        if node.name in names and on_node and len(kinds) == 1:
+        if not node.partitions.isdisjoint(job.partitions) and on_node and len(kinds) == 1:
             share = floor(node.proportional_share(on_node).cpus)
             found[kinds[0]].append((share / on_node, node.total.cpus / on_node))
     asked = request.cpus / request.gpus
