@@ -151,8 +151,8 @@ local KEYS = {
     { "mem", "tune or keep", function(value)
         return (value == "tune" or value == "keep") and { memory_tunable = value == "tune" }
     end },
-    { "cpus", "tune or keep", function(value)
-        return (value == "tune" or value == "keep") and { cpus_tunable = value == "tune" }
+    { "cpus", "tune, keep or probe", function(value)
+        return value == "probe" and { cpus_probed = true } or (value == "tune" or value == "keep") and { cpus_tunable = value == "tune" }
     end },
     { "fork", "the steps of the whole job, as 50000", function(value)
         return #value <= 12 and value:match("^[1-9][0-9]*$") and { fork = value }

@@ -28,7 +28,8 @@ class Profile:
     are the MiB for each GPU that are needed at least; 0 if that is unknown. `spares` is set if it is of what runs of
     the job's own owner used: whether these left CPUs idle, or only used all that they had; `last_run` is then when the
     last of them ended (unix seconds), and `same_work` whether they had more than their model in common with the job.
-    With `suffices` a job that asked for less than its share needs no more CPUs than its matrix tells.
+    With `suffices` a job that asked for less than its share needs no more CPUs than its matrix tells. With `probes` the
+    matrix tells nothing of speed, but with how many CPUs the job shall be tried.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Profile:
     suffices: bool = False
     same_work: bool = False
     last_run: float | None = None
+    probes: bool = False
 
     @property
     def was_measured(self) -> bool:

@@ -22,6 +22,8 @@ from slurmsched.model import Job, JobId, MeasuredRate, PairRate
 
 _FLAT_MATRIX: Final = SensitivityMatrix((1.0,), (), ((1.0,),))
 _MIN_POINTS: Final = 2
+LEAST_OWNERS: Final = 3
+"""Owners whose median counts for the jobs of others: of fewer one could set it."""
 
 
 def self_measured_profiles(
@@ -104,15 +106,17 @@ def measured_pairs(knowledge: Knowledge, rates: Sequence[PairRate]) -> MeasuredP
 def estimated_pairs(knowledge: Knowledge, gpu_type: str) -> Mapping[tuple[str, str], float]:
     """Returns what models keep of their rates beside others, in the pairs that no profile has.
 
-    It is what jobs measured, of several owners the median, so that one of them cannot set it; or else it is completed
-    from that and from the profiles. Pairs that do not fit into memory tell nothing of speed and are left out.
+    It is the median of what jobs of at least `LEAST_OWNERS` owners measured, so that none of them can set it; or else
+    it is completed from that and from the profiles. Pairs that do not fit into memory tell nothing of speed: they are
+    left out.
     """
     owners = defaultdict[tuple[str, str], dict[str, float]](dict)
     for (family, other, kind), kept in knowledge.pairs.by_model.items():
         owner, _, model = family.partition(" ")
         if kind == gpu_type:
             owners[model, other][owner] = kept
-    medians, profiled = {pair: median(kept.values()) for pair, kept in owners.items()}, dict[tuple[str, str], float]()
+    medians = {pair: median(kept.values()) for pair, kept in owners.items() if len(kept) >= LEAST_OWNERS}
+    profiled = dict[tuple[str, str], float]()
     for model, profile in knowledge.models.items():
         scaling = profile.scaling.get(gpu_type)
         profiled |= {(model, other): kept for other, kept in (scaling.beside.items() if scaling else ())}

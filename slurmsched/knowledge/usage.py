@@ -54,12 +54,15 @@ def kinds_of_use(work: Work) -> tuple[tuple[WorkKind, Kind], ...]:
 def measured_use(
     kinds: Iterable[tuple[WorkKind, Kind]], runs: Mapping[Kind, Sequence[AccountedRun]], now: float
 ) -> MeasuredUse | None:
-    """Returns what runs of the nearest kind that tells anything of CPUs used; None if no kind tells anything.
+    """Returns what runs of the nearest kind that tells anything of CPUs used; None if there were no runs of any kind.
 
     Memory is that of the nearest kind that tells any: an edited script has runs of its own from the first on, which
     tell of memory long before there are enough of them to tell of CPUs. Jobs that have only their model in common may
-    differ in much else, so that it lets nothing be given away.
+    differ in much else, so that it lets nothing be given away. How many CPUs runs had is told also of those that tell
+    nothing else, such as failed ones, so that nothing is tried with them again and again.
     """
+    kinds = tuple(kinds)
+    alike, widths = _widths(kinds, runs, now)
     of_memory: MeasuredUse | None = None
     for kind, key in kinds:
         counted = [run for run in runs.get(key, ()) if tells(run, now)]
@@ -69,11 +72,23 @@ def measured_use(
         memory = max((run.peak_memory * run.nodes / run.gpus for run in counted if run.peak_memory), default=0.0)
         if known or memory:
             told = Counter(run.gpu_source for run in counted if run.gpu_source).most_common()
-            use = MeasuredUse(kind.words, len(counted), max(run.ended for run in counted), known, memory, tuple(told))
+            last = max(run.ended for run in counted)
+            use = MeasuredUse(kind.words, len(counted), last, known, memory, tuple(told), widths)
             if known:
                 return replace(use, memory=of_memory.memory) if of_memory else use
             of_memory = of_memory or use
-    return of_memory
+    return of_memory or (MeasuredUse(alike.words, 0, now, widths=widths) if widths else None)
+
+
+def _widths(
+    kinds: Sequence[tuple[WorkKind, Kind]], runs: Mapping[Kind, Sequence[AccountedRun]], now: float
+) -> tuple[WorkKind, tuple[float, ...]]:
+    """Returns the CPUs for each GPU of recent runs of the same name and GPUs, or where there is no name of the same
+    model: also of an edited script, so that an edit does not begin from nothing."""
+    wanted = (WorkKind.NAME_AND_GPUS, WorkKind.MODEL)
+    kind, key = min((each for each in kinds if each[0] in wanted), default=(WorkKind.OTHERS, ()))
+    recent = (run for run in runs.get(key, ()) if now - run.ended < MAX_AGE and run.gpus > 0 and run.cpus > 0)
+    return kind, tuple(sorted(run.cpus / run.gpus for run in recent))
 
 
 def tells(run: AccountedRun, now: float) -> bool:

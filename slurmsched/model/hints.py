@@ -65,6 +65,8 @@ class Hints:
     """`mem=tune`: the requested memory serves as a cache and may be reduced."""
     cpus_tunable: bool | None = None
     """`cpus=tune`: fewer CPUs than requested will do where measurements say so; `cpus=keep`: neither fewer nor more."""
+    cpus_probed: bool = False
+    """`cpus=probe`: of jobs of the same work one at a time may have another number of CPUs, so that it is measured."""
     fork: int | None = None
     """Total steps of the forked job (HadarE) whose copies are the tasks of this array; each does a part of them."""
     idle_last: bool = False
@@ -172,7 +174,7 @@ def render_hints(hints: Hints) -> str:
         "pack": None if hints.pack is None else ("yes" if hints.pack else "no"),
         "gpumem": None if hints.gpu_memory is None else f"{hints.gpu_memory}m",
         "mem": "tune" if hints.memory_tunable else None,
-        "cpus": None if hints.cpus_tunable is None else ("tune" if hints.cpus_tunable else "keep"),
+        "cpus": {None: "probe" if hints.cpus_probed else None, True: "tune", False: "keep"}[hints.cpus_tunable],
         "fork": None if hints.fork is None else str(hints.fork),
         "idle": "last" if hints.idle_last else None,
         "held": "hook" if hints.held_by_hook else None,
@@ -242,6 +244,8 @@ def _parse_memory(hints: Hints, value: str) -> Hints | None:
 
 
 def _parse_cpus(hints: Hints, value: str) -> Hints | None:
+    if value == "probe":
+        return replace(hints, cpus_probed=True)
     return replace(hints, cpus_tunable=value == "tune") if value in ("tune", "keep") else None
 
 
@@ -303,10 +307,12 @@ HINT_KEYS: Final[dict[str, HintKey]] = {
         _parse_memory,
     ),
     "cpus": HintKey(
-        "tune or keep",
+        "tune, keep or probe",
         "`tune`: fewer CPUs than asked for will do, where its speed was measured; `keep`: exactly what was asked for."
         " Without it a job has fewer only where earlier runs left them idle, or where it has `ckpt` and earlier runs of"
-        " the same work are known; and it may have more",
+        " the same work are known; and it may have more. `probe`: as without it, and while nothing is known of the same"
+        " work, one of its tasks at a time is started with more CPUs than the others, or with fewer, though never fewer"
+        " than asked for, to measure what that changes",
         "cpus=tune",
         _parse_cpus,
     ),

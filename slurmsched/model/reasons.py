@@ -18,6 +18,7 @@ class ReasonCode(StrEnum):
     FIRST_IN_ORDER = "first_in_order"
     TUNED_UP = "tuned_up"
     TUNED_DOWN = "tuned_down"
+    PROBES_CPUS = "probes_cpus"
     PROPORTIONAL = "proportional"
     AS_REQUESTED = "as_requested"
     FILLS_IN = "fills_in"
@@ -119,6 +120,10 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ),
     ReasonCode.TUNED_DOWN: (
         "gets {cpus:CPU} instead of its GPU-proportional share of {share}: {model} is no slower with fewer"
+    ),
+    ReasonCode.PROBES_CPUS: (
+        "gets {cpus:CPU}, where others of its work have {others:CPU}, to measure how fast it is with them: its owner"
+        " allows that with cpus=probe"
     ),
     ReasonCode.PROPORTIONAL: "gets its GPU-proportional share of {cpus:CPU}",
     ReasonCode.AS_REQUESTED: "gets {cpus:CPU}, as requested",

@@ -130,7 +130,8 @@ class MeasuredUse:
     """What earlier runs of an owner's work used, by Slurm's accounting: so many `runs`, the last of which ended at `at`
     (unix seconds). `kind` tells what they have in common with the job. `memory` is the most MiB for each GPU that they
     had in use, without the page cache; 0 if unknown. `gpu_sources` are those that told the use of GPUs, each with the
-    number of its runs."""
+    number of its runs. `widths` are the CPUs for each GPU that runs with as many GPUs had, also those that failed, as
+    long as there were only a few such runs."""
 
     kind: str
     runs: int
@@ -138,6 +139,7 @@ class MeasuredUse:
     needs: tuple[CpuNeed, ...] = ()
     memory: float = 0.0
     gpu_sources: tuple[tuple[str, int], ...] = ()
+    widths: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

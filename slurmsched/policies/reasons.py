@@ -325,6 +325,8 @@ def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, 
     share = sum(shares, Resources()).cpus
     gain = session.situation.knowledge.relative_speed(job, allocations, nodes) - 1
     tuned = profile is not None and session.sizing.by_sensitivity
+    if profile is not None and profile.probes and tuned and has != (others := max(share, job.original_request.cpus)):
+        return (Reason(ReasonCode.PROBES_CPUS, {"cpus": has, "others": others}),)
     if profile is not None and tuned and ((has < share and gain >= 0) or (has > share and gain > 0)):
         code = ReasonCode.TUNED_DOWN if has < share else ReasonCode.TUNED_UP
         return (Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": format_percent(gain)}),)

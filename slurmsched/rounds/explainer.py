@@ -202,6 +202,8 @@ def _speed_text(result: RoundResult, job: Job, target: Target) -> str:
     profile = result.situation.knowledge.profile(job)
     if profile is None:
         return "not known: nothing is known of its model"
+    if profile.probes:
+        return "not known: it is a probe (cpus=probe), by which that is measured"
     source = profile.source
     if profile.last_run is not None:
         source += f", the last {format_duration(max(result.snapshot.time - profile.last_run, 0.0))} ago"

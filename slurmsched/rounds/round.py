@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from slurmsched.knowledge import Knowledge, OutOfMemoryPairs
+from slurmsched.knowledge.probes import probe_profiles
 from slurmsched.knowledge.refinement import family_profiles, latest_rates, measured_pairs, self_measured_profiles
 from slurmsched.knowledge.usage import use_profiles
 from slurmsched.model import (
@@ -136,22 +137,25 @@ def run_round(
         left_out = {**ineligible, **later}
         jobs = [job for job in managed if job.id not in left_out]
         due = (*jobs, *awaiting)
+        known = replace(
+            knowledge,
+            service=state.service,
+            own=self_measured_profiles(knowledge, due, state.measured),
+            by_family=family_profiles(knowledge, due, state.measured, state.family_rates),
+            by_use=use_profiles(state.use) if settings.learning.accounting else {},
+            lengths=state.lengths if settings.learning.knows_lengths else {},
+            measured=latest_rates(state.measured),
+            steps=state.steps,
+            pairs=measured_pairs(knowledge, state.pair_rates),
+            out_of_memory=OutOfMemoryPairs.of(state.out_of_memory),
+            parts_of_gpu={job.id: part for job in jobs if (part := observed.part_of_gpu(job))},
+        )
+        longest = settings.learning.longest_probe if settings.learning.accounting else 0.0
+        probes = probe_profiles(observed, managed, {job.id for job in jobs}, known, state, longest=longest)
         situation = Situation(
             snapshot=observed,
             jobs=tuple(jobs),
-            knowledge=replace(
-                knowledge,
-                service=state.service,
-                own=self_measured_profiles(knowledge, due, state.measured),
-                by_family=family_profiles(knowledge, due, state.measured, state.family_rates),
-                by_use=use_profiles(state.use) if settings.learning.accounting else {},
-                lengths=state.lengths if settings.learning.knows_lengths else {},
-                measured=latest_rates(state.measured),
-                steps=state.steps,
-                pairs=measured_pairs(knowledge, state.pair_rates),
-                out_of_memory=OutOfMemoryPairs.of(state.out_of_memory),
-                parts_of_gpu={job.id: part for job in jobs if (part := observed.part_of_gpu(job))},
-            ),
+            knowledge=replace(known, by_use={**known.by_use, **probes}),
             non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}
             | guarded_jobs(observed, jobs, state, settings)
             | contested_jobs(observed, jobs, unmanaged.keys() | state.let_go, open_nodes)

@@ -286,6 +286,15 @@ class LearningSettings:
             " are hinted and true"
         },
     )
+    longest_probe: float = field(
+        default=4 * 3600.0,
+        metadata={
+            "doc": "the longest that a job may be expected to run, by earlier runs, its hint or its time limit, to be"
+            " started with other CPUs than others of its work to measure what that changes, where its owner allows that"
+            " (`cpus=probe`); 0 for no such probes. Needs `accounting`, which tells how many there were",
+            "unit": "time",
+        },
+    )
     forecast_budget: float = field(
         default=20.0,
         metadata={

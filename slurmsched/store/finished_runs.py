@@ -12,7 +12,7 @@ from typing import Final
 
 from slurmsched.backends.protocol import JobOrigin
 from slurmsched.knowledge.lengths import FirstForecast, JobLengths, unfinished_jobs
-from slurmsched.knowledge.usage import MAX_OF_A_KIND, kinds_of_use, measured_use
+from slurmsched.knowledge.usage import MAX_AGE, MAX_OF_A_KIND, kinds_of_use, measured_use
 from slurmsched.knowledge.work import Kind, Work, WorkKind
 from slurmsched.model import AccountedRun, ExpectedLength, Job, JobId, MeasuredUse, Snapshot, work_of
 from slurmsched.store.database import Database
@@ -65,6 +65,14 @@ class AccountingCursor:
     def first(cls, now: float) -> AccountingCursor:
         return cls(now - _FIRST_HISTORY)
 
+    def with_clock(self, now: float) -> AccountingCursor:
+        """Return the cursor after a clock that was wrong and is right again. Where it was ahead, what ended in the last
+        day is read anew, and learning does not stop until that time has come; where it was behind, nothing is asked for
+        that is too old to tell anything."""
+        ahead = self.reached > now + _OVERLAP
+        behind = self.reached < now - MAX_AGE
+        return replace(self, reached=now - (_DAY if ahead else _FIRST_HISTORY)) if ahead or behind else self
+
     def window(self, now: float) -> tuple[float, float] | None:
         """Return the times between which to ask now; None while it waits after a failure, or if the clock was set
         back."""
@@ -111,12 +119,13 @@ class FinishedRuns:
         self._lengths: JobLengths | None = None
         self._lengths_since = 0.0
         self._forgotten_at = 0.0
+        self._use_forgotten_at = 0.0
 
     def cursor(self, now: float) -> AccountingCursor:
         """How far accounting has been read; two weeks before `now` if that is not known."""
         rows = self._database.rows("SELECT id, reached, span, asked, failures, problem FROM accounting")
         known = self._database.unreadable_rows.parse_each("accounting", "id", _cursor, rows)
-        return known[0] if known else AccountingCursor.first(now)
+        return known[0].with_clock(now) if known else AccountingCursor.first(now)
 
     def record(self, cursor: AccountingCursor, runs: Iterable[AccountedRun] = (), only_type: str = "") -> None:
         """Store these runs and how far accounting has been read.
@@ -175,7 +184,9 @@ class FinishedRuns:
         """What runs of the same owner's same work used, by job; the closest kind that tells anything counts."""
         jobs = tuple(waiting)
         origins = self._origins(job.id for job in jobs)
-        if not 0 <= now - self._use_since < _USE_KEPT:
+        forgotten_at = max(self._forgotten().values(), default=0.0)
+        if not 0 <= now - self._use_since < _USE_KEPT or forgotten_at > self._use_forgotten_at:
+            self._use_forgotten_at = forgotten_at
             self._use.clear()
             self._use_since = now
         kinds_by_job: dict[JobId, Kinds] = {}
@@ -394,5 +405,6 @@ _LEARNT: Final = (
     ("forecasts of starts", "start_forecasts", _OF_JOBS),
     ("forecasts of starts", "first_draws", _OF_JOBS),
     ("forecasts of starts", "told_starts", "owner = :user"),
+    ("idle GPUs", "idle_gpus", "owner = :user"),
 )
 """What is learnt of a user: in which words, in which table, and which rows."""

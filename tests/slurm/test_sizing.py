@@ -49,7 +49,7 @@ def node_comes_first(mini: Mini) -> None:
     subprocess.run(["docker", "update", "--cpu-shares", "16384", node], check=True, capture_output=True)
 
 
-def submitted(mini: Mini, name: str, cpus: int, hint: str = "") -> str:
+def submitted(mini: Mini, name: str, cpus: int, hint: str = "", *options: str) -> str:
     script = f"/home/alice/{name}.sh"
     mini.sure("sh", "-c", f"cat > {script}", user="alice", stdin=BURNER if name == "burner" else SLEEPER)
     memory = "--mem=1G"  # else DefMemPerCPU: who has memory for each of its CPUs lends none
@@ -58,6 +58,7 @@ def submitted(mini: Mini, name: str, cpus: int, hint: str = "") -> str:
         f"--cpus-per-task={cpus}",
         memory,
         "--time=15",
+        *options,
         *([f"--comment=synsched:{hint}"] if hint else []),
     )
     files = ("--chdir=/home/alice", f"--job-name={name}", "--output=/dev/null")
@@ -100,4 +101,40 @@ def test_burners_and_sleepers_are_told_apart_and_sized_by_what_they_used(mini: M
             print(mini.synsched("explain", job, user="alice").out)
         assert sizes == [1] * 6 + [2]
         mini.sure("scancel", *again)
+    print(f"{BOUND - (ends - time.monotonic()):.0f} s of at most {BOUND:.0f} s")
+
+
+def test_one_task_of_an_array_of_burners_is_a_probe_and_later_ones_have_what_it_showed(mini: Mini) -> None:
+    """The first has two CPUs, the second its share of one, which it burns; then it is known that two are needed."""
+    ends = time.monotonic() + BOUND
+    mini.configure(**{**SETTINGS, "rounds": {**SETTINGS["rounds"], "period": "10s"}})
+    node_comes_first(mini)
+    mini.synsched("forget", "alice")
+    with mini.daemon():
+        array = submitted(mini, "burner", 1, "cpus=probe,ckpt=usr1", "--array=1-5%1")
+
+        def cpus_of(task: str) -> int:
+            row = mini.run("squeue", "-rh", "-t", "RUNNING", "-o", "%i %C").out.split()
+            return int(row[row.index(task) + 1]) if task in row else 0
+
+        def size_of(task: str) -> int:
+            mini.until(f"{task} runs", lambda: cpus_of(task) > 0, ends - time.monotonic())
+            told = mini.synsched("explain", task, user="alice").out
+            print(f"{task} has {cpus_of(task)} CPUs\n{told}")
+            assert ("cpus=probe" in told) == (task == f"{array}_1")
+            return cpus_of(task)
+
+        def used() -> list[float]:
+            return [float(str(row["cpu_seconds"] or 0)) for row in learnt(mini) if str(row["array_job"]) == array]
+
+        node, sizes = ("scontrol", "update", "nodename=v100-1"), list[int]()
+        for number in (1, 2, 3):
+            sizes.append(size_of(f"{array}_{number}"))
+            if number < 3:  # the next begins once accounting tells of this one, which takes some seconds
+                mini.sure(*node, "state=drain", "reason=accounting")
+                known = f"what {number} used is learnt"
+                mini.until(known, lambda: sum(cpu > 60 for cpu in used()) == len(sizes), ends - time.monotonic())
+                mini.sure(*node, "state=resume")
+        mini.sure("scancel", array)
+        assert sizes == [2, 1, 2]
     print(f"{BOUND - (ends - time.monotonic()):.0f} s of at most {BOUND:.0f} s")

@@ -100,6 +100,7 @@ RIGHT = [
     "mem=tune",
     "cpus=keep",
     "cpus=tune",
+    "cpus=probe",
     "fork=50000",
     "idle=last",
     "held=hook",
@@ -165,7 +166,7 @@ def as_fields(hints: Hints) -> dict[str, str]:
     said = {name: str(value) for name, value in fields.items() if value is not None}
     flags = {
         "memory_tunable": hints.memory_tunable, "held_by_hook": hints.held_by_hook, "marks_only": hints.marks_only,
-        "idle_last": hints.idle_last,
+        "idle_last": hints.idle_last, "cpus_probed": hints.cpus_probed,
     }  # fmt: skip
     said |= {name: "true" for name, value in flags.items() if value}
     return said | {"given": str(hints.given).lower(), "problems": "\n".join(hints.problems)}
@@ -194,7 +195,7 @@ def test_the_generated_comments_are_worth_comparing() -> None:
     assert sum(1 for hints in read if hints.problems) > 4000
     for name in (
         "model", "task", "checkpoint", "lead", "duration", "move", "pack", "gpu_memory", "memory_tunable",
-        "cpus_tunable", "fork", "idle_last", "held_by_hook",
+        "cpus_tunable", "cpus_probed", "fork", "idle_last", "held_by_hook",
     ):  # fmt: skip
         assert sum(1 for hints in read if getattr(hints, name) != getattr(NO_HINTS, name)) > 50, name
 

@@ -239,9 +239,10 @@ UNKNOWN = {("a", "d"), ("c", "b")}
 
 
 def test_one_owners_reports_do_not_set_an_estimate() -> None:
-    honest = {(f"{who} a", "x b", "v100"): 0.8 for who in ("ann", "bob")}
-    others = {("ann b", "x a", "v100"): 0.7, ("ann b", "x c", "v100"): 0.6, ("ann a", "x a", "v100"): 0.6}
-    others |= {("ann c", "x b", "v100"): 0.7, ("ann c", "x a", "v100"): 0.6}
+    owners = ("ann", "bob", "cat")
+    honest = {(f"{who} a", "x b", "v100"): 0.8 for who in owners}
+    kept = {("b", "a"): 0.7, ("b", "c"): 0.6, ("a", "a"): 0.6, ("c", "b"): 0.7, ("c", "a"): 0.6}
+    others = {(f"{who} {one}", f"x {two}", "v100"): rate for (one, two), rate in kept.items() for who in owners}
 
     def estimate(own: dict[tuple[str, str, str], float]) -> float:
         by_model = {(family, other.split()[1], kind): kept for (family, other, kind), kept in own.items()}
@@ -256,3 +257,9 @@ def test_what_other_owners_measured_is_an_estimate_and_their_median() -> None:
     assert estimated_pairs(Knowledge(pairs=MeasuredPairs({}, rates)), "v100") == {("a", "b"): 0.6}
     known = replace(PAIR_PROFILES, pairs=MeasuredPairs({}, rates))
     assert ("a", "b") not in estimated_pairs(known, "v100"), "a profile comes before it"
+
+
+@pytest.mark.parametrize("liars", [1, 2])
+def test_what_too_few_owners_measured_is_no_estimate_for_others(liars: int) -> None:
+    rates = {(f"eve{number} a", "b", "v100"): 0.01 for number in range(liars)}
+    assert estimated_pairs(Knowledge(pairs=MeasuredPairs({}, rates)), "v100") == {}

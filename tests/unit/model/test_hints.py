@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +58,7 @@ from slurmsched.model.hints import MAX_HINT_LENGTH
             "synsched:move=no my words model=x", Hints(given=True, move=False), id="words of one's own may have ="
         ),
         pytest.param("synsched:HELD=hook", Hints(given=True, held_by_hook=True, marks_only=True), id="a loud mark"),
+        pytest.param("synsched:cpus=Probe", Hints(given=True, cpus_probed=True), id="other CPUs may be tried"),
         pytest.param("synsched:idle=last", Hints(given=True, idle_last=True), id="last while its GPUs are idle"),
     ],
 )
@@ -122,10 +125,11 @@ leads = st.none() | st.integers(0, 9999)
         gpu_memory=st.none() | st.integers(1, 9_999_999),
         memory_tunable=st.booleans(),
         cpus_tunable=st.none() | st.booleans(),
+        cpus_probed=st.booleans(),
         fork=st.none() | st.integers(1, 10**12 - 1),
         idle_last=st.booleans(),
         held_by_hook=st.booleans(),
-    )
+    ).map(lambda hints: replace(hints, cpus_probed=hints.cpus_probed and hints.cpus_tunable is None))
 )
 def test_rendered_hints_read_back_the_same(hints: Hints) -> None:
     assert parse_hints("before " + render_hints(hints) + " after") == hints

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from slurmsched.model import (
     CpuNeed,
     ExpectedLength,
     ExpectedTime,
+    IdleGpus,
     Job,
     MeasuredRate,
     OutOfMemory,
@@ -60,7 +63,7 @@ def test_what_is_stored_comes_back_as_it_was(store: Store) -> None:
 
 def test_what_slurmdbd_learns_later_of_a_run_replaces_what_it_knew(store: Store) -> None:
     remember(store, *(run(number, cpu_seconds=None, gathered=False) for number in range(3)))
-    assert store.finished_runs.use_of((waiting(),), NOW) == {}
+    assert not store.finished_runs.use_of((waiting(),), NOW)["100"].needs
     remember(store, *(run(number) for number in range(3)))
     assert store.finished_runs.use_of((waiting(),), NOW)["100"].needs == (CpuNeed("v100", 2.0, spares=True),)
 
@@ -89,6 +92,23 @@ def test_at_most_a_day_is_asked_for_and_never_the_future() -> None:
 
 def test_a_clock_that_was_set_back_asks_nothing() -> None:
     assert AccountingCursor(NOW).window(NOW - DAY) is None
+
+
+@pytest.mark.parametrize(
+    ("reached", "asked_from"),
+    [
+        pytest.param(300.0, None, id="the clock was set back by five minutes: it waits for these"),
+        pytest.param(20 * DAY, -DAY, id="the clock was weeks ahead: it does not wait for weeks"),
+        pytest.param(-40 * DAY, -40 * DAY, id="nobody asked for weeks: all of these are read"),
+        pytest.param(-20_000 * DAY, -14 * DAY, id="the clock was at its beginning: decades are not read day by day"),
+    ],
+)
+def test_a_clock_that_was_wrong_and_is_right_again_stops_no_learning(
+    store: Store, reached: float, asked_from: float | None
+) -> None:
+    store.finished_runs.record(AccountingCursor(NOW + reached))
+    window = store.finished_runs.cursor(NOW).window(NOW)
+    assert (window and window[0]) == (None if asked_from is None else NOW + asked_from - 600)
 
 
 def test_after_a_failure_it_waits_longer_each_time_and_asks_for_less() -> None:
@@ -191,6 +211,8 @@ def learnt_of(store: Store, owner: str, number: int) -> None:
     )
     store.measurements.record_out_of_memory([OutOfMemory(owner, "bert", "carol", "gpt", NOW)])
     remember(store, run(number, owner=owner))
+    idle = IdleGpus(str(number), owner, 1, 1, NOW - HOUR, NOW)
+    store.measurements.record_idle([*store.measurements.idle_gpus().values(), idle])
     told = StartForecast(str(number), ExpectedTime(NOW, NOW, NOW), ExpectedTime(NOW, NOW, NOW), 9, 0)
     store.start_forecasts.record(QueueForecast(NOW, NOW, 9, (told,)), NOW)
 
@@ -208,9 +230,18 @@ def test_all_that_was_learnt_of_a_user_is_deleted_and_said_and_nothing_of_others
         "pairs out of memory": 1,
         "complaints": 2,
         "forecasts of starts": 3,
+        "idle GPUs": 1,
     }
     assert not any(store.finished_runs.forget("al", NOW).values())
     assert all(store.finished_runs.forget("alice", NOW).values())
+
+
+def test_a_daemon_that_runs_knows_at_once_of_what_others_have_deleted(tmp_path: Path) -> None:
+    with closing(Store.open(tmp_path / "a.db", NOW)) as daemon, closing(Store.open(tmp_path / "a.db", NOW)) as command:
+        remember(daemon, *(run(number) for number in range(3)))
+        assert daemon.finished_runs.use_of((waiting(),), NOW)["100"].needs
+        command.finished_runs.forget("alice", NOW + 5)
+        assert daemon.finished_runs.use_of((waiting(),), NOW + 10) == {}
 
 
 def test_a_name_with_wildcards_forgets_nobody_else(store: Store) -> None:
