@@ -33,7 +33,7 @@ _REQUIRED: Final = ("JobID", "State", "Submit", "Start", "Elapsed")
 _AMOUNTS: Final = ("ReqTRES", "AllocTRES")
 _JOB_ID: Final = re.compile(r"[0-9]{1,10}(?:[_+](?:[0-9]{1,10}|\[[0-9,%-]{1,200}\.{0,3}\]?))?\Z")
 _STEP_ID: Final = re.compile(r"[0-9_+]{1,24}\.[A-Za-z0-9]{1,16}\Z")
-_MOST_UNREADABLE: Final = 0.1
+_MOST_UNREADABLE: Final = 0.5
 """The part of the rows from which on the whole text is taken for something else."""
 
 _RUNNING: Final = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "RESIZING"})
