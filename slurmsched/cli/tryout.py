@@ -27,33 +27,29 @@ from slurmsched.traces.tables import read_text
 _SACCT_SECONDS = 300.0
 
 
-def _wrapped(fields: str, width: int = 70) -> str:
-    """Returns the fields in lines that a shell joins again."""
-    lines, line = list[str](), ""
+def _wrapped(fields: str, width: int = 66) -> str:
+    """Returns the fields as several -o, which sacct joins, in lines that a shell joins."""
+    lines = [""]
     for field in fields.split(","):
-        if line and len(line) + len(field) + 2 > width:
-            lines.append(f"{line},\\")
-            line = ""
-        line = f"{line},{field}" if line else field
-    return "\n".join([*lines, line])
+        if len(lines[-1]) + len(field) >= width:
+            lines.append("")
+        lines[-1] += ("," if lines[-1] else "") + field
+    return " \\\n".join(f"    -o {line}" for line in lines)
 
 
 _HELP = f"""Tell what a month of your jobs would have been.
 
 Reads what sacct printed (FILE, or - for standard input), simulates the same jobs under plain Slurm and under a policy,
 and says what would have been: times, waits, restarts, who gains and who loses, how sure that is, and what to set.
-Nothing is changed, and nothing has to be installed on the cluster. Without FILE it runs sacct, where there is one.
-
-\b
-On the cluster, and then here:
-  {" ".join(SACCT_ARGUMENTS[:8])} \\
-{_wrapped(SACCT_ARGUMENTS[8])} > month.txt
-  scontrol show node > nodes.txt
-  synsched tryout month.txt --cluster nodes.txt --html month.html
+Nothing is changed, and nothing has to be installed on the cluster, where the first two lines of the example run. Without
+FILE it runs sacct itself, if there is one.
 
 \b
 Example:
-  synsched tryout month.txt --cluster a100:16x8:128:1024G
+  {" ".join(SACCT_ARGUMENTS[:7])} \\
+{_wrapped(SACCT_ARGUMENTS[8])} > month.txt
+  scontrol show node > nodes.txt
+  synsched tryout month.txt --cluster nodes.txt --html month.html
 """
 
 

@@ -26,7 +26,7 @@ from slurmsched.settings.definition import CheckpointSettings, GuardSettings, Le
 from slurmsched.simulation import Scenario, SimulationError, SimulationOptions, SimulationResult, parse_policy
 from slurmsched.simulation.engine import simulate
 from slurmsched.simulation.inputs import PLAIN_SLURM
-from slurmsched.simulation.results import ClusterSample, JobResult, finish_time_fairness
+from slurmsched.simulation.results import JobResult, finish_time_fairness
 from slurmsched.simulation.submissions import build_submission, impossible_reason
 from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.accounting import AccountedJob
@@ -84,8 +84,8 @@ class WindowOutcome:
     fairness, and restarts.
 
     `idle` is the part of all GPUs without a job from the window's start to its end, `idle_beside_waiting` that while
-    jobs waited (NaN if none did), `waiting` the mean number of jobs that waited. `seconds` is what the simulation took
-    of one core.
+    jobs waited for their first start (NaN if none did), `waiting` the mean number of these. `seconds` is what the
+    simulation took of one core.
     """
 
     policy: str
@@ -368,23 +368,16 @@ def recorded_outcome(window: Window, nodes: Sequence[Node]) -> WindowOutcome:
             job.job.id,
             job.job.arrival,
             job.job.duration,
-            job.job.gpus,
+            float(job.job.gpus),
             job.job.user,
             start=max(job.job.arrival, job.start - window.start),
             end=max(0.0, _until(job) - window.start),
             state="COMPLETED",
+            service=job.job.gpus * job.job.duration,
         )
         for job in window.jobs
     ]
-    length = window.end - window.start
-    held = sum(
-        job.job.gpus * max(0.0, min(_until(job), window.end) - max(job.start, window.start)) for job in window.jobs
-    )
-    waited = sum(
-        max(0.0, min(job.start, window.end) - max(job.job.arrival + window.start, window.start)) for job in window.jobs
-    )
-    run = _result(RECORDED, jobs, gpus)
-    return replace(outcome_of(run, window), idle=max(0.0, 1.0 - held / (gpus * length)), waiting=waited / length)
+    return outcome_of(_result(RECORDED, jobs, gpus), window)
 
 
 def _result(policy: str, jobs: Sequence[JobResult], gpus: int) -> SimulationResult:
@@ -400,7 +393,7 @@ def outcome_of(run: SimulationResult, window: Window) -> WindowOutcome:
         raise SimulationError(f"job {unfinished[0]} did not end under {run.policy}")
     fairness = dict(zip((job.job for job in run.jobs if job.completed), finish_time_fairness(run), strict=True))
     ends = [job.end or 0.0 for job in measured]
-    idle, beside, waiting = _use_of_gpus(run.samples, run.total_gpus, window.end - window.start)
+    idle, beside, waiting = _use_of_gpus(run.jobs, run.total_gpus, window.end - window.start)
     return WindowOutcome(
         policy=run.policy,
         waits=np.array([(job.start or 0.0) - job.arrival for job in measured]),
@@ -416,14 +409,22 @@ def outcome_of(run: SimulationResult, window: Window) -> WindowOutcome:
     )
 
 
-def _use_of_gpus(samples: Sequence[ClusterSample], gpus: float, until: float) -> tuple[float, float, float]:
-    """Returns the part of the GPUs that was idle until then, that while jobs waited, and how many jobs waited."""
-    times = np.array([min(sample.time, until) for sample in samples] + [until])
-    seconds = np.diff(times) if len(times) > 1 else np.zeros(0)
-    if not seconds.sum() > 0 or gpus <= 0:
-        return float("nan"), float("nan"), float("nan")
-    idle = np.array([1.0 - sample.gpus / gpus for sample in samples])
-    waiting = np.array([float(sample.waiting) for sample in samples])
+def _use_of_gpus(jobs: Sequence[JobResult], gpus: float, until: float) -> tuple[float, float, float]:
+    """Returns the part of the GPUs that was idle until then, that while jobs waited for their first start, and how many
+    of these there were on average. A job that was restarted counts as if it had held its GPUs evenly."""
+    last = 2.0 * until + max((job.end or 0.0 for job in jobs), default=0.0)
+    arrivals = np.array([job.arrival for job in jobs])
+    starts = np.array([last if job.start is None else job.start for job in jobs])
+    ends = np.array([last if job.end is None else job.end for job in jobs])
+    held = np.array([job.service for job in jobs]) / np.maximum(ends - starts, 1e-9)
+    times = np.concatenate([arrivals, starts, ends])
+    order, nothing, one = np.argsort(times, kind="stable"), np.zeros(len(jobs)), np.ones(len(jobs))
+    in_use = np.cumsum(np.concatenate([nothing, held, -held])[order])
+    waiting = np.cumsum(np.concatenate([one, -one, nothing])[order])
+    edges = np.clip(np.append(times[order], last), 0.0, until)
+    seconds = np.diff(edges)
+    empty = max(0.0, until - float(seconds.sum()))
+    idle = np.clip(1.0 - in_use / gpus, 0.0, 1.0)
     beside = seconds * (waiting > 0)
     part = float(idle @ beside / beside.sum()) if beside.sum() > 0 else float("nan")
-    return float(idle @ seconds / seconds.sum()), part, float(waiting @ seconds / seconds.sum())
+    return (float(idle @ seconds) + empty) / until, part, float(waiting @ seconds) / until

@@ -327,12 +327,12 @@ def _short_user(user: str) -> str:
 _HEADINGS = ("POLICY", "LOAD", "MEAN", "MEDIAN", "P99", "WAIT", "MAKESPAN", "FTF", "MOVES", "RATIO")
 
 
-def comparison_view(comparison: Comparison) -> RenderableType:
-    """One line per policy and load, the headline, and the cells without a result."""
+def comparison_view(comparison: Comparison, left_out: Sequence[str] = ()) -> RenderableType:
+    """One line per policy and load, the headline, the cells without a result, and which jobs were left out."""
     shown = [index for index, heading in enumerate(_HEADINGS) if heading != "LOAD" or comparison.loads]
     columns = [Column(_HEADINGS[index], right=index > 0) for index in shown]
     rows = [[_cells(row)[index] for index in shown] for row in comparison.rows]
-    lost = [safe_line(f"missing: {line}") for line in comparison.lost]
+    lost = [safe_line(f"missing: {line}") for line in comparison.lost] + [safe_line(line) for line in left_out]
     return Group(Listing(columns, rows, shrinking=0), Text(), safe_line(f"{comparison.headline} (simulated)"), *lost)
 
 

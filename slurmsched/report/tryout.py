@@ -117,9 +117,8 @@ _ROWS: Final = (
         "of all GPUs, over the time in which jobs waited",
         lambda of: of.idle_beside_waiting,
         percent,
-        recorded=False,
     ),
-    _Row("jobs waiting", "mean number", lambda of: of.waiting, lambda value: fixed(value, 1)),
+    _Row("jobs waiting", "for their first start, mean number", lambda of: of.waiting, lambda value: fixed(value, 1)),
     _Row(
         "restarts",
         "of running jobs, by checkpoint and requeue",

@@ -80,6 +80,8 @@ def parse_policy(text: str, order: str = "las", las_queues: tuple[float, ...] = 
             if 0 <= float(given) < inf:
                 return PolicyChoice(name, order, las_queues, float(given))
         raise PolicyError(f"{text}: expected a number of 0 or more after the slash, the evenness")
+    if given and name in POLICIES and not POLICIES[name].takes_order:
+        raise PolicyError(f"{text}: policy {name} has an order of its own: write {name} alone")
     choice = PolicyChoice(name, given or order, las_queues)
     policy(choice.system, choice.order, choice.las_queues)
     return choice

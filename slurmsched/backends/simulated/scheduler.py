@@ -131,9 +131,17 @@ def _reserve(candidate: BackfillCandidate, running: Sequence[FutureRelease], nod
     """When and where the blocked job will fit; None if it would not fit after all running jobs have ended."""
     later = {name: node.clone() for name, node in nodes.items()}
     by_end = sorted(running, key=lambda release: release.end)
+    each = max(candidate.request.gpus_per_node or 0, 1)
+    count = -(-candidate.request.gpus // each) if candidate.request.gpus_per_node else 0
+    large_enough = {name for name, node in later.items() if len(node.idle_gpus) >= each}
     for end, releases in groupby(by_end, key=lambda release: release.end):
         for allocation in (allocation for release in releases for allocation in release.allocations):
-            later[allocation.node].release(allocation)
+            node = later[allocation.node]
+            node.release(allocation)
+            if len(node.idle_gpus) >= each:
+                large_enough.add(node.name)
+        if len(large_enough) < count:
+            continue  # what follows looks at every node, and there are many times at which something ends
         allocations = _first_fit(candidate, later)
         if allocations is not None:
             for allocation in allocations:
