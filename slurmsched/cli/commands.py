@@ -45,6 +45,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "render": CommandEntry("config", "Print a file to install."),
     },
     "Try": {
+        "tryout": CommandEntry("tryout", "Tell what a month of your jobs would have been.", decides=True),
         "demo": CommandEntry("demo", "Watch a simulated cluster beside plain Slurm."),
         "dump": CommandEntry("recordings", "Write a round to a file."),
         "replay": CommandEntry("recordings", "Decide recorded rounds again."),

@@ -22,7 +22,7 @@ from slurmsched.cli.parameters import (
     parse_seeds,
     split_names,
 )
-from slurmsched.cli.simulate import early_option, parse_window
+from slurmsched.cli.simulate import early_option, parse_window, say_what_ignores_the_order
 from slurmsched.comparison.sweep import (
     ArrayOptions,
     CellResult,
@@ -201,6 +201,8 @@ def compare(
         options = SimulationOptions(
             period=period, early=early, overhead=overhead, window=window, skip_impossible=skip_impossible
         )
+        chosen = _parse_policies(policies, order)
+        say_what_ignores_the_order(chosen)
         nodes, name = _empty_nodes(invocation, cluster)
         source, knowledge = _TraceSource(trace, profiles, form), profiles_or_shipped(profiles)
         if profiles and (problem := unknown_models(source.load(1, None), knowledge)):
@@ -208,7 +210,7 @@ def compare(
         planned_sweep = build_sweep(
             nodes,
             knowledge,
-            _parse_policies(policies, order),
+            chosen,
             source.load,
             options,
             seeds=seeds,
@@ -226,7 +228,7 @@ def compare(
         with progress_reporter(pluralise(len(planned_sweep.cells), "simulation")) as report_progress:
             results = run_locally(planned_sweep, jobs, on_result=report_progress)
     comparison = compare_results(results)
-    _show_results(comparison, as_json=as_json)
+    _show_results(comparison, planned_sweep, as_json=as_json)
     if html is not None:
         write_page(html, comparison_page(planned_sweep, results, comparison, invocation.now()))
     if comparison.lost:
@@ -286,7 +288,7 @@ def _run_on_slurm(
     return target_folder.results(planned_sweep)
 
 
-def _show_results(comparison: Comparison, *, as_json: bool) -> None:
+def _show_results(comparison: Comparison, sweep: Sweep, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -294,7 +296,8 @@ def _show_results(comparison: Comparison, *, as_json: bool) -> None:
                 "rows": comparison.rows,
                 "cells": comparison.cells,
                 "lost": comparison.lost,
+                "left_out": sweep.left_out,
             }
         )
     else:
-        console().print(comparison_view(comparison))
+        console().print(comparison_view(comparison, sweep.left_out))

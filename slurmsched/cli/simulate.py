@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import click
+from click.core import ParameterSource
 
 from slurmsched.cli.output import console, json_option, print_json, progress_reporter
 from slurmsched.cli.parameters import complete_files, complete_formats, complete_orders, complete_policies
 from slurmsched.model import encode
+from slurmsched.policies.policies import order_read
 from slurmsched.report.comparison import figures_view
 from slurmsched.settings.definition import RoundSettings
-from slurmsched.simulation import SimulationOptions, parse_policy, run_metrics
+from slurmsched.simulation import PolicyChoice, SimulationOptions, parse_policy, run_metrics
 from slurmsched.simulation.engine import simulate as run
 from slurmsched.simulation.inputs import load_scenario, load_trace
 from slurmsched.simulation.submissions import unknown_models
@@ -29,6 +32,15 @@ def parse_window(_context: click.Context, _parameter: click.Parameter, value: st
     if match is None or int(match[1]) >= int(match[2]):
         raise click.BadParameter(f"'{value}' is not a window: write FIRST:END, as in 1000:2000")
     return int(match[1]), int(match[2])
+
+
+def say_what_ignores_the_order(chosen: Sequence[PolicyChoice]) -> None:
+    """Says on standard error which policies have an order of their own, if --order was given."""
+    given = click.get_current_context().get_parameter_source("order") is not ParameterSource.DEFAULT
+    without = [choice.name for choice in chosen if not order_read(choice.system, choice.order)]
+    if given and without:
+        how = "has an order of its own" if len(without) == 1 else "have orders of their own"
+        click.echo(f"synsched: --order means nothing to {', '.join(without)}, which {how}", err=True)
 
 
 early_option: Final = click.option(
@@ -146,11 +158,13 @@ def simulate(
         forking=forking,
         skip_impossible=skip_impossible,
     )
+    chosen = parse_policy(policy, order)
+    say_what_ignores_the_order([chosen])
     world = load_scenario(cluster, load_trace(trace, profiles=profiles, form=form, seed=seed).trace, profiles)
     if profiles and (problem := unknown_models(world.trace, world.knowledge)):
         click.echo(f"synsched: {problem}", err=True)
     with progress_reporter("simulating") as report_progress:
-        result = run(world, parse_policy(policy, order), options, on_round=report_progress)
+        result = run(world, chosen, options, on_round=report_progress)
     if out is not None:
         out.write_text(encode(result), encoding="utf-8")
     if as_json:

@@ -186,7 +186,7 @@ def _cut(values: Mapping[str, Floats]) -> tuple[float, str]:
     return ends.get(slowest, 0.0), slowest
 
 
-def _distribution(values: Mapping[str, Floats], names: Sequence[str], label: str, unit: Unit) -> _Distribution | None:
+def distribution(values: Mapping[str, Floats], names: Sequence[str], label: str, unit: Unit) -> Distribution | None:
     """The cumulative curves of these values, each of all measured jobs, up to what matters."""
     high, slowest = _cut(values)
     least = min((float(of.min()) for of in values.values() if len(of)), default=0.0)
@@ -201,7 +201,7 @@ def _distribution(values: Mapping[str, Floats], names: Sequence[str], label: str
         for name, of in values.items()
         if len(of)
     }
-    return _Distribution(
+    return Distribution(
         Axis(f"{label}, up to {told}: p99 under {slowest}", low, high, unit, log),
         Axis("part of the jobs", 0.0, 1.0, Unit.PERCENT),
         curves(ended, names),
@@ -209,14 +209,16 @@ def _distribution(values: Mapping[str, Floats], names: Sequence[str], label: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Distribution:
+class Distribution:
+    """Axes and curves of a cumulative distribution."""
+
     x: Axis
     y: Axis
     curves: tuple[Curve, ...]
 
 
 def _completion_plot(shown: Mapping[str, SimulationResult], names: Sequence[str], at: str) -> Plot | None:
-    drawn = _distribution({name: jct_cdf(run)[0] for name, run in shown.items()}, names, "time", Unit.DURATION)
+    drawn = distribution({name: jct_cdf(run)[0] for name, run in shown.items()}, names, "time", Unit.DURATION)
     if drawn is None:
         return None
     caption = f"Part of the completed jobs that took at most so long, from arrival to end{at}. Higher is better."
@@ -225,7 +227,7 @@ def _completion_plot(shown: Mapping[str, SimulationResult], names: Sequence[str]
 
 def _fairness_plot(shown: Mapping[str, SimulationResult], names: Sequence[str], at: str) -> Plot | None:
     values = {name: np.sort(finish_time_fairness(run)) for name, run in shown.items()}
-    drawn = _distribution(values, names, "slowdown", Unit.NUMBER)
+    drawn = distribution(values, names, "slowdown", Unit.NUMBER)
     if drawn is None:
         return None
     caption = (
@@ -325,12 +327,12 @@ def _short_user(user: str) -> str:
 _HEADINGS = ("POLICY", "LOAD", "MEAN", "MEDIAN", "P99", "WAIT", "MAKESPAN", "FTF", "MOVES", "RATIO")
 
 
-def comparison_view(comparison: Comparison) -> RenderableType:
-    """One line per policy and load, the headline, and the cells without a result."""
+def comparison_view(comparison: Comparison, left_out: Sequence[str] = ()) -> RenderableType:
+    """One line per policy and load, the headline, the cells without a result, and which jobs were left out."""
     shown = [index for index, heading in enumerate(_HEADINGS) if heading != "LOAD" or comparison.loads]
     columns = [Column(_HEADINGS[index], right=index > 0) for index in shown]
     rows = [[_cells(row)[index] for index in shown] for row in comparison.rows]
-    lost = [safe_line(f"missing: {line}") for line in comparison.lost]
+    lost = [safe_line(f"missing: {line}") for line in comparison.lost] + [safe_line(line) for line in left_out]
     return Group(Listing(columns, rows, shrinking=0), Text(), safe_line(f"{comparison.headline} (simulated)"), *lost)
 
 

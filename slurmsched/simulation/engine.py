@@ -9,25 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from heapq import heapify, heapreplace
 from math import ceil, inf, nextafter
 from typing import Final
-from zlib import crc32
-
-import numpy as np
 
 from slurmsched.backends.protocol import Identity, JobOrigin, Privilege
 from slurmsched.backends.simulated import (
     Delays,
     JobSubmitHook,
     SimulatedBackend,
-    SimulatedEventKind,
     Submission,
     VirtualClock,
     VirtualCluster,
     profiled_speed,
 )
-from slurmsched.backends.simulated.events import Event, EventQueue
 from slurmsched.daemon.cleanup import stray_release_plan
 from slurmsched.daemon.dispatch_files import DISPATCH_PERIODS, make_dispatches
 from slurmsched.daemon.execution import Applier
@@ -35,7 +29,7 @@ from slurmsched.daemon.loop import PROBE_INTERVAL
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.lengths import JobLengths
 from slurmsched.knowledge.usage import UseHistory
-from slurmsched.model import AccountedRun, Block, Hold, JobId, JobState, Node, Operation, SchedulerState, Snapshot
+from slurmsched.model import AccountedRun, Block, Hold, JobId, JobState, Operation, SchedulerState, Snapshot
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.finish.restart import longer_run_from
 from slurmsched.policies.pipeline import Pipeline
@@ -52,8 +46,10 @@ from slurmsched.settings.definition import (
     RoundSettings,
     Settings,
 )
+from slurmsched.simulation.failures import NodeFailures
 from slurmsched.simulation.inputs import (
     CLOCK_START,
+    DIRECT_START,
     PLAIN_SLURM,
     PolicyChoice,
     Scenario,
@@ -72,35 +68,8 @@ from slurmsched.simulation.submissions import build_submission, impossible_reaso
 from slurmsched.traces import TraceJob
 from slurmsched.traces.clusters import SPEC_PARTITION
 
-
-class NodeFailures:
-    """Random node failures: `options.failures` per hour that a node is up, each for `options.repair` seconds.
-
-    Each node has its own random stream, with exponential times between failures.
-    """
-
-    def __init__(self, nodes: Sequence[Node], options: SimulationOptions, start: float) -> None:
-        self._options = options
-        self._streams = {
-            node.name: np.random.default_rng((options.seed, crc32(f"fails {node.name}".encode()))) for node in nodes
-        }
-        self._upcoming: list[tuple[float, str]] = []
-        if options.failures:
-            self._upcoming = [(self._next_failure(node.name, start), node.name) for node in nodes]
-            heapify(self._upcoming)
-
-    def schedule(self, events: EventQueue, until: float) -> None:
-        """Pushes all failures until `until` (unix seconds) and their repairs to the event queue."""
-        while self._upcoming and self._upcoming[0][0] <= until:
-            at, node = self._upcoming[0]
-            repaired = at + self._options.repair
-            events.push(Event(at, SimulatedEventKind.NODE_DOWN, node))
-            events.push(Event(repaired, SimulatedEventKind.NODE_UP, node))
-            heapreplace(self._upcoming, (self._next_failure(node, repaired), node))
-
-    def _next_failure(self, node: str, since: float) -> float:
-        return since + float(self._streams[node].exponential(3600.0 / self._options.failures))
-
+_LEFT_OUT_ROUNDS: Final = 6.0
+"""Periods after which a full round is not left out: what users are due is counted over no more than 8."""
 
 _MAX_IDLE_ROUNDS: Final = 2000
 """Rounds in a row without a running job or an event after which waiting jobs count as stuck."""
@@ -184,6 +153,7 @@ class SimulatedDaemon:
         done since."""
         self._quiet_until = inf
         """When a running job may first be moved, by the guards that it saw."""
+        self._full_round_at = -inf
         self._seen_before = -1
         """What had happened on the cluster when the last round began."""
 
@@ -191,8 +161,23 @@ class SimulatedDaemon:
         """Runs a full round, unless it could change nothing."""
         if self.plain:
             self.cluster.advance(self.clock.now())
-        elif self._needs_round():
+        elif not self._may_leave_out_round() and self._needs_round():
+            self._full_round_at = self.clock.now()
             self._run_round()
+
+    def _may_leave_out_round(self) -> bool:
+        """Whether no job waits, none could be moved, and there was a full round lately; only with `direct`."""
+        if not self.options.direct:
+            return False
+        self.cluster.advance(self.clock.now())
+        if self.clock.now() - self._full_round_at > _LEFT_OUT_ROUNDS * self.options.period:
+            return False
+        self.cluster.start_all_waiting()
+        keeps = not self.settings.guards.require_checkpoint
+        return not any(
+            job.state is JobState.PENDING or keeps or "ckpt=" in job.submission.comment
+            for job in self.cluster.jobs.values()
+        )
 
     def advance(self, until: float, end: float) -> None:
         """Moves the time to the next full round, with the early rounds before it as the daemon has them.
@@ -209,6 +194,9 @@ class SimulatedDaemon:
                 self._advance_to(soonest)
                 if self._happened() == seen and self.clock.now() < wake_at:
                     continue
+            if self.options.direct and self._starts_directly(until):
+                seen = self._happened()
+                continue
             due = self._next_look(earliest, wake_at)
             if due >= until:
                 break
@@ -222,6 +210,13 @@ class SimulatedDaemon:
                     self._on_full_round()
             earliest = self.clock.now() + self.options.early
         self._advance_to(until)
+
+    def _starts_directly(self, until: float) -> bool:
+        """Whether all jobs that wait fitted, and were started; if not, time has hardly passed."""
+        if not any(job.state is JobState.PENDING for job in self.cluster.jobs.values()):
+            return True
+        self._advance_to(min(self.clock.now() + DIRECT_START, until))
+        return self.cluster.start_all_waiting()
 
     @property
     def is_quiet(self) -> bool:
@@ -452,9 +447,13 @@ class SimulationEngine:
 
     def _runnable_jobs(self) -> tuple[TraceJob, ...]:
         """The jobs that could run on this cluster, by arrival. Raises SimulationError."""
-        possible: list[TraceJob] = []
+        possible, reasons = list[TraceJob](), dict[TraceJob, str]()
         for job in sorted(self.scenario.trace.jobs, key=lambda job: job.arrival):
-            reason = impossible_reason(job, self.scenario.nodes)
+            alike = replace(job, id="", arrival=0.0, duration=0.0, model="", task="", user="", account="", name="")
+            alike = replace(alike, time_limit=None, iterations=None, fails_after=None)
+            if alike not in reasons:
+                reasons[alike] = impossible_reason(alike, self.scenario.nodes)
+            reason = reasons[alike]
             if not reason:
                 possible.append(job)
             elif not self.options.skip_impossible:

@@ -80,6 +80,8 @@ def parse_policy(text: str, order: str = "las", las_queues: tuple[float, ...] = 
             if 0 <= float(given) < inf:
                 return PolicyChoice(name, order, las_queues, float(given))
         raise PolicyError(f"{text}: expected a number of 0 or more after the slash, the evenness")
+    if given and name in POLICIES and not POLICIES[name].takes_order:
+        raise PolicyError(f"{text}: policy {name} has an order of its own: write {name} alone")
     choice = PolicyChoice(name, given or order, las_queues)
     policy(choice.system, choice.order, choice.las_queues)
     return choice
@@ -100,6 +102,9 @@ class SimulationOptions:
     `skip_impossible`: leave out jobs that could never run instead of raising.
     `exchange`: what copies of a forked job need at the end of a round to average and load their parameters; HadarE's
     paper does not say how long that takes. `forking`: whether forked jobs are; if not, each runs as one job.
+    `direct`: jobs that all fit at once are started without a round, `DIRECT_START` seconds after the first of them
+    came, and so are placed by Slurm's first fit; a full round that then has nothing to start or to move is left out, as
+    long as the last one was not long ago. Large traces are much faster so, and no longer to the second what rounds do.
     """
 
     period: float = 300.0
@@ -119,7 +124,11 @@ class SimulationOptions:
     skip_impossible: bool = False
     exchange: float = 5.0
     forking: bool = True
+    direct: bool = False
 
+
+DIRECT_START: Final = 3.0
+"""Seconds, as `rounds.early_interval` of a site."""
 
 GENERATED_TRACE: Final = re.compile(r"(?P<name>[a-z-]+):(?P<jobs>\d{1,7})(?:@(?P<rate>\d+(?:\.\d+)?))?\Z")
 """`synergy:400@6`: 400 jobs of that workload, 6 per hour."""

@@ -98,13 +98,27 @@ def pipe_separated_rows(text: str, name: str, required: Sequence[str] = ()) -> I
     )
 
 
+_SEPARATORS: Final = {";": "';'", "\t": "tabs", "|": "'|'", ",": "','", ":": "':'"}
+
+
+def separator(headings: Sequence[str], known: Sequence[str]) -> str:
+    """Returns what separates at least two of the known names within one heading, in words; empty if nothing does."""
+    wanted = {name.lower() for name in known}
+    for sign, called in _SEPARATORS.items():
+        if any(len({part.strip().lower() for part in heading.split(sign)} & wanted) > 1 for heading in headings):
+            return called
+    return ""
+
+
 def _under_headings(rows: Iterable[tuple[int, list[str]]], name: str, required: Sequence[str]) -> Iterator[TableRow]:
     headings: list[str] = []
     for number, fields in rows:
         if not headings:
             headings = [heading.strip().lstrip("\ufeff") for heading in fields] or [""]
             if missing := [heading for heading in required if heading not in headings]:
-                raise TraceError(f"{name}:1: expected a column {missing[0]}: required are {', '.join(required)}")
+                found = separator(headings, required)
+                told = f", and found names separated by {found}" if found else ""
+                raise TraceError(f"{name}:1: expected a column {missing[0]}: required are {', '.join(required)}{told}")
         elif any(field.strip() for field in fields):
             if len(fields) != len(headings):
                 counts = f"{pluralise(len(fields), 'field')} under {pluralise(len(headings), 'heading')}"

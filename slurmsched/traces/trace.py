@@ -44,6 +44,8 @@ class TraceJob:
     """Seconds of work after which the job fails by itself; None for a job that succeeds."""
     fork: int = 0
     """Copies of a forked job (HadarE), each with its `gpus`, that share its work; 0 for a job that is not forked."""
+    name: str = ""
+    """The name that its owner gave it, which may stand for many jobs."""
 
 
 @dataclass(frozen=True, slots=True)

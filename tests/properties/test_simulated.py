@@ -319,7 +319,7 @@ def begun(
     """Who of the queue starts; the queue's jobs are numbered in place so that they can be told apart."""
     queue[:] = [replace(candidate, job=f"{place}") for place, candidate in enumerate(queue)]
     by_id = {candidate.job: candidate for candidate in queue}
-    return [(by_id[job], shares) for job, shares in schedule_queue(queue, running, floor, 0.0, {})]
+    return [(by_id[job], shares) for job, shares in schedule_queue(queue, lambda: running, floor, 0.0, {})]
 
 
 def started(

@@ -188,9 +188,18 @@ class VirtualCluster:
         if not self.lifecycle.changed:
             return
         self.lifecycle.changed = False
-        jobs = self.jobs.values()
-        queue, running = self._queue(), future_releases(jobs, self.lifecycle.delays.completing, self.now)
-        started = dict(schedule_queue(queue, running, self.nodes, self.now, free_array_slots(jobs)))
+        jobs, queue = self.jobs.values(), self._queue()
+        if not queue:
+            return
+        started = dict(
+            schedule_queue(
+                queue,
+                lambda: future_releases(jobs, self.lifecycle.delays.completing, self.now),
+                self.nodes,
+                self.now,
+                free_array_slots(jobs),
+            )
+        )
         for job_id, allocations in started.items():
             self.lifecycle.start(self.jobs[job_id], allocations, self.now)
         reason = "Resources"
@@ -203,7 +212,6 @@ class VirtualCluster:
         """Pending jobs that wait for resources only, highest priority first. Sets the reason of all others."""
         queue: list[SimulatedJob] = []
         dependencies: WaitConditions | None = None
-        eligible = EligibleNodes(self.nodes, self.partitions, self.reservations, self.now)
         for job in self.jobs.values():
             if job.state is not JobState.PENDING:
                 continue
@@ -214,7 +222,13 @@ class VirtualCluster:
                 _set_reason(job, reason)
             else:
                 queue.append(job)
+        if not queue:
+            return []
         queue.sort(key=lambda job: (-job.priority, job.number))
+        return self._candidates(queue)
+
+    def _candidates(self, queue: Iterable[SimulatedJob]) -> list[BackfillCandidate]:
+        eligible = EligibleNodes(self.nodes, self.partitions, self.reservations, self.now)
         return [
             BackfillCandidate(
                 job.id,
@@ -225,6 +239,22 @@ class VirtualCluster:
             )
             for job in queue
         ]
+
+    def start_all_waiting(self) -> bool:
+        """Releases all pending jobs if the hook holds each of them and all fit on what is free; Slurm starts them then.
+        Otherwise changes nothing and returns False."""
+        waiting = [job for job in self.jobs.values() if job.state is JobState.PENDING]
+        if not waiting or any(not job.waits_for_first_round for job in waiting):
+            return False
+        candidates = self._candidates(waiting)
+        fitting = sum(1 for _ in schedule_queue(candidates, list, self.nodes, self.now, {}))
+        if fitting < len(waiting):
+            return False
+        for job in waiting:
+            job.hold, job.last_view = Hold.NONE, None
+        self.lifecycle.changed = True
+        self.schedule()
+        return True
 
     def dispatch(self, dispatches: Iterable[Dispatch]) -> None:
         """Tells the copies of forked jobs how many steps each does, as the files in the spool do."""

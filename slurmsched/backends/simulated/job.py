@@ -296,6 +296,13 @@ class SimulatedJob:
         return 0 if self.hold is not Hold.NONE else max(1, base - self.nice)
 
     @property
+    def waits_for_first_round(self) -> bool:
+        """Whether it has never run, and nothing but the hook's hold keeps it from starting once it fits."""
+        hook = self.hold is Hold.USER and _HELD_BY_HOOK in self.submission.comment
+        others = self.begin is not None or self.dependency or self.throttle is not None or self.submission.reservation
+        return hook and not others and not self.restarts
+
+    @property
     def latest_end(self) -> float:
         """The time at which the time limit ends the current run; infinite without a limit."""
         limit = self.submission.time_limit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
 
 from slurmsched.model import MILLI_PER_GPU, Gpu, Node, NodeAllocation, NodeState, Request, Resources
@@ -42,8 +41,11 @@ class SimulatedNode:
 
     def clone(self) -> SimulatedNode:
         """A copy whose allocations do not change this node."""
-        twin = copy(self)
+        twin = SimulatedNode.__new__(SimulatedNode)
+        twin.configured, twin._view = self.configured, self._view  # noqa: SLF001  # its own class
+        twin.free_cpus, twin.free_memory = self.free_cpus, self.free_memory
         twin.idle_gpus, twin.used_shards = list(self.idle_gpus), dict(self.used_shards)
+        twin.allocation_count = self.allocation_count
         return twin
 
     def idle_gpus_by_type(self, gpu_type: str | None) -> dict[str, list[int]]:

@@ -9,7 +9,7 @@ and one reservation.)
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
@@ -70,17 +70,18 @@ class _Reservation:
 
 def schedule_queue(
     queue: Iterable[BackfillCandidate],
-    running: Sequence[FutureRelease],
+    running: Callable[[], Sequence[FutureRelease]],
     nodes: NodesByName,
     now: float,
     slots: Mapping[str, int],
 ) -> Iterator[tuple[JobId, tuple[NodeAllocation, ...]]]:
     """The jobs of the queue (highest priority first) that start now, with their allocations.
 
-    `slots` is how many more tasks of each throttled array may run. Works on copies: `nodes` is not changed.
+    `running` returns what is released and when, asked only for a reservation. `slots` is how many more tasks of each
+    throttled array may run. Works on copies: `nodes` is not changed.
     """
     nodes = {name: node.clone() for name, node in nodes.items()}
-    slots, running = dict(slots), list(running)
+    slots, started = dict(slots), list[FutureRelease]()
     reservation: _Reservation | None = None
     not_fitting, would_delay = set[_RequestClass](), set[_RequestClass]()
     for candidate in queue:
@@ -91,7 +92,7 @@ def schedule_queue(
         allocations = _first_fit(candidate, nodes)
         if allocations is None:
             not_fitting.add(kind)
-            reservation = reservation or _reserve(candidate, running, nodes)
+            reservation = reservation or _reserve(candidate, [*running(), *started], nodes)
             continue
         if reservation is not None and end > reservation.start:
             allocations = None if kind in would_delay else _backfill(candidate, nodes, reservation, allocations)
@@ -100,7 +101,7 @@ def schedule_queue(
                 continue
         for allocation in allocations:
             nodes[allocation.node].allocate(allocation)
-        running.append(FutureRelease(allocations, end))
+        started.append(FutureRelease(allocations, end))
         if candidate.array:
             slots[candidate.array] -= 1
         yield candidate.job, allocations
@@ -130,9 +131,17 @@ def _reserve(candidate: BackfillCandidate, running: Sequence[FutureRelease], nod
     """When and where the blocked job will fit; None if it would not fit after all running jobs have ended."""
     later = {name: node.clone() for name, node in nodes.items()}
     by_end = sorted(running, key=lambda release: release.end)
+    each = max(candidate.request.gpus_per_node or 0, 1)
+    count = -(-candidate.request.gpus // each) if candidate.request.gpus_per_node else 0
+    large_enough = {name for name, node in later.items() if len(node.idle_gpus) >= each}
     for end, releases in groupby(by_end, key=lambda release: release.end):
         for allocation in (allocation for release in releases for allocation in release.allocations):
-            later[allocation.node].release(allocation)
+            node = later[allocation.node]
+            node.release(allocation)
+            if len(node.idle_gpus) >= each:
+                large_enough.add(node.name)
+        if len(large_enough) < count:
+            continue  # what follows looks at every node, and there are many times at which something ends
         allocations = _first_fit(candidate, later)
         if allocations is not None:
             for allocation in allocations:
@@ -164,8 +173,10 @@ def future_releases(jobs: Collection[SimulatedJob], completing: float, now: floa
 
 def free_array_slots(jobs: Collection[SimulatedJob]) -> dict[JobId, int]:
     """The number of further tasks of each throttled array that may run."""
-    running = Counter(job.array_job for job in jobs if job.array_job and job.state in _HOLDING)
     limits = {job.array_job: job.throttle for job in jobs if job.throttle is not None}
+    if not limits:
+        return {}
+    running = Counter(job.array_job for job in jobs if job.array_job and job.state in _HOLDING)
     return {array: limit - running[array] for array, limit in limits.items()}
 
 

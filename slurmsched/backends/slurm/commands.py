@@ -121,15 +121,17 @@ class Commands:
             raise error_from_stderr(argv[0], answer.stderr if last_message(answer.stderr, "") else answer.stdout)
         return answer
 
-    def read_accounting(self, *argv: str) -> str:
-        """The standard output of sacct, which asks slurmdbd. Raises BackendError."""
+    def read_accounting(self, *argv: str, longest: float = _ACCOUNTING_SECONDS) -> str:
+        """The standard output of sacct, which asks slurmdbd, within the timeout and `longest` seconds. Raises
+        BackendError."""
         if argv[:2] != ("sacct", "-a"):
             raise UnsafeCommandError(f"not an allowed accounting command: {' '.join(argv)[:80]!r}")
         self.calls.reads += 1
+        seconds = min(self._timeout, longest)
         try:
-            answer = self._execute(argv, "", min(self._timeout, _ACCOUNTING_SECONDS))
+            answer = self._execute(argv, "", seconds)
         except UnreachableError as error:
-            raise BackendError(f"slurmdbd did not answer sacct within {_ACCOUNTING_SECONDS:g} s") from error
+            raise BackendError(f"slurmdbd did not answer sacct within {seconds:g} s") from error
         if answer.exit_code != 0:
             raise BackendError(f"sacct failed: {last_message(answer.stderr or answer.stdout)}")
         return answer.stdout

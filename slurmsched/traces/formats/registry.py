@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from slurmsched.traces.formats import native, published, sacct
-from slurmsched.traces.tables import read_text
+from slurmsched.traces.tables import read_text, separator
 from slurmsched.traces.trace import ImportContext, ImportedTrace, TraceError
 
 
@@ -55,7 +55,11 @@ def detect_format(text: str, name: str) -> str:
     """Returns the name of the format that the text has. Raises TraceError."""
     detected = next((key for key, trace_format in TRACE_FORMATS.items() if trace_format.matches(text)), None)
     if detected is None:
-        raise TraceError(f"{name}:1: unknown trace format: name it with --format, one of {', '.join(TRACE_FORMATS)}")
+        sign = separator([text.partition("\n")[0]], (*native.REQUIRED_COLUMNS, *sacct.SACCT_FIELDS))
+        found = f"its columns are separated by {sign}: expected ',', or '|' of sacct --parsable2; or " if sign else ""
+        raise TraceError(
+            f"{name}:1: unknown trace format: {found}name it with --format, one of {', '.join(TRACE_FORMATS)}"
+        )
     return detected
 
 

@@ -1,7 +1,8 @@
 """Reads Slurm's accounting as `sacct` prints it: any columns in any order with `--parsable2` (`--parsable`), or JSON.
 
-`finished_jobs` selects the jobs that can be replayed. In JSON Slurm 22.05 prints plain numbers and states; later
-releases print numbers as tables (`{"set": true, "infinite": false, "number": 5}`) and states as lists.
+`finished_jobs` selects the jobs that can be replayed; `traces.accounting` tells what Slurm did with each.
+In JSON Slurm 22.05 prints plain numbers and states; later releases
+print numbers as tables (`{"set": true, "infinite": false, "number": 5}`) and states as lists.
 """
 
 from __future__ import annotations
@@ -45,6 +46,13 @@ class AccountingRecord:
     user: str = ""
     account: str = ""
     comment: str = ""
+    eligible: float | None = None
+    """When it could start but for resources: after its dependencies and its begin time."""
+    end: float | None = None
+    name: str = ""
+    partition: str = ""
+    ran_on: str = ""
+    """The GPU type that it was given."""
 
 
 def finished_jobs(records: Iterable[AccountingRecord], skipped: Counter[str]) -> Iterator[TraceJob]:
@@ -53,16 +61,21 @@ def finished_jobs(records: Iterable[AccountingRecord], skipped: Counter[str]) ->
     Other jobs are counted in `skipped`. A job that failed by itself fails again after as much work; a job that was
     cancelled, timed out or lost its node counts as complete.
     """
-    runs: dict[str, list[AccountingRecord]] = {}
-    for record in records:
-        runs.setdefault(record.id, []).append(record)
-    for job_runs in runs.values():
+    for job_runs in runs_by_job(records):
         last = job_runs[-1]
         why = _skip_reason(last)
         if why:
             skipped[why] += 1
         else:
-            yield _trace_job(replace(last, elapsed=sum(run.elapsed for run in job_runs)), job_runs[0])
+            yield trace_job(replace(last, elapsed=sum(run.elapsed for run in job_runs)), job_runs[0])
+
+
+def runs_by_job(records: Iterable[AccountingRecord]) -> Iterable[list[AccountingRecord]]:
+    """Returns the runs of each job, in the order of the records."""
+    runs: dict[str, list[AccountingRecord]] = {}
+    for record in records:
+        runs.setdefault(record.id, []).append(record)
+    return runs.values()
 
 
 def _skip_reason(record: AccountingRecord) -> str:
@@ -75,7 +88,8 @@ def _skip_reason(record: AccountingRecord) -> str:
     return "" if record.gpus else "has no GPUs"
 
 
-def _trace_job(record: AccountingRecord, first: AccountingRecord) -> TraceJob:
+def trace_job(record: AccountingRecord, first: AccountingRecord) -> TraceJob:
+    """Returns the job of a record, which arrives when its `first` run was submitted (unix seconds)."""
     hints = parse_hints(record.comment)
     submit = first.submit if first.submit is not None else record.submit
     duration = record.elapsed if record.limit is None else min(record.elapsed, record.limit)
@@ -94,6 +108,7 @@ def _trace_job(record: AccountingRecord, first: AccountingRecord) -> TraceJob:
         memory=record.memory,
         time_limit=record.limit,
         fails_after=duration if record.state in _FAILED_BY_ITSELF else None,
+        name=record.name,
     )
 
 
@@ -102,22 +117,27 @@ SACCT_FIELDS: Final = (
     "JobIDRaw",
     "User",
     "Account",
+    "Partition",
     "State",
     "Submit",
+    "Eligible",
     "Start",
+    "End",
     "Elapsed",
     "Timelimit",
     "NNodes",
     "ReqTRES",
     "AllocTRES",
+    "JobName",
     "Comment",
 )
-"""The columns to export: `sacct -aX --parsable2 -o` with these."""
+"""The columns to export. What owners write freely comes last."""
 
 _REQUIRED: Final = ("JobID", "State", "Submit", "Start", "Elapsed")
 _ELAPSED: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?\Z")
 _AMOUNT: Final = re.compile(r"([0-9.]+)([KMGTP]?)[nc]?\Z")
 _MIB: Final = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_LONGEST_AMOUNT: Final = 24
 _EMPTY: Final = frozenset({"", "Unknown", "None", "N/A"})
 
 
@@ -137,13 +157,14 @@ def read_sacct(text: str, name: str, _sources: ImportContext) -> ImportedTrace:
 def _records(text: str, name: str) -> Iterator[AccountingRecord]:
     for line in pipe_separated_rows(text, name, _REQUIRED):
         if "." not in line.text("JobID"):
-            yield _record(line)
+            yield table_record(line)
 
 
-def _record(line: TableRow) -> AccountingRecord:
+def table_record(line: TableRow) -> AccountingRecord:
+    """Returns the run of a row of `sacct --parsable2`. Raises TraceError."""
     requested, allocated = _tres(line, "ReqTRES"), _tres(line, "AllocTRES")
     gpus = _gpus(allocated) or _gpus(requested)
-    typed = next((key.partition(":")[2] for key in requested if key.startswith("gres/gpu:")), "")
+    typed = _single_type(requested)
     memory = requested.get("mem") or allocated.get("mem")
     cpus = requested.get("cpu") or allocated.get("cpu")
     return AccountingRecord(
@@ -162,7 +183,18 @@ def _record(line: TableRow) -> AccountingRecord:
         user=line.text("User"),
         account=line.text("Account"),
         comment=line.text("Comment"),
+        eligible=_time(line, "Eligible"),
+        end=_time(line, "End"),
+        name=line.text("JobName"),
+        ran_on=_single_type(allocated),
+        partition=line.text("Partition"),
     )
+
+
+def _single_type(tres: Mapping[str, float]) -> str:
+    """Returns the GPU type of a request or an allocation; empty if it names none, or several."""
+    types = [key.partition(":")[2] for key, amount in tres.items() if key.startswith("gres/gpu:") and amount]
+    return types[0] if len(types) == 1 else ""
 
 
 def _gpus(tres: Mapping[str, float]) -> float:
@@ -176,7 +208,7 @@ def _tres(line: TableRow, field: str) -> dict[str, float]:
     for part in filter(None, line.text(field).split(",")):
         key, _, amount = part.partition("=")
         match = _AMOUNT.match(amount)
-        if match is None or match[1].count(".") > 1 or match[1] == ".":
+        if match is None or match[1].count(".") > 1 or match[1] == "." or len(amount) > _LONGEST_AMOUNT:
             raise line.error(field, "amounts such as cpu=4,mem=16G,gres/gpu=2")
         amounts[key] = float(match[1]) * (_MIB[match[2]] if key == "mem" else 1)
     return amounts
@@ -226,7 +258,7 @@ def read_sacct_json(text: str, name: str, _sources: ImportContext) -> ImportedTr
 
 def _json_records(entries: list[object], name: str) -> Iterator[AccountingRecord]:
     for number, entry in enumerate(entries, start=1):
-        yield _json_record(_JsonTable(f"{name}: job {number}", entry))
+        yield json_record(entry, f"{name}: job {number}")
 
 
 class _JsonTable:
@@ -270,7 +302,9 @@ class _JsonTable:
         return counts
 
 
-def _json_record(job: _JsonTable) -> AccountingRecord:
+def json_record(entry: object, location: str) -> AccountingRecord:
+    """Returns the run of an entry of `sacct --json`. Raises TraceError, which begins with the location."""
+    job = _JsonTable(location, entry)
     time, tres = job.table("time"), job.table("tres")
     requested, allocated = tres.tres("requested"), tres.tres("allocated")
     limit, start = time.number("limit"), time.number("start")
@@ -282,7 +316,7 @@ def _json_record(job: _JsonTable) -> AccountingRecord:
         start=start or None,
         elapsed=time.number("elapsed") or 0.0,
         gpus=int(_gpus(allocated) or _gpus(requested)),
-        gpu_type=next((key.partition(":")[2] for key in requested if key.startswith("gres/gpu:")), ""),
+        gpu_type=_single_type(requested),
         shards=int(allocated.get("gres/shard", 0)),
         cpus=int(requested.get("cpu") or allocated.get("cpu") or 0) or None,
         memory=int(requested.get("mem") or allocated.get("mem") or 0) or None,
@@ -291,6 +325,11 @@ def _json_record(job: _JsonTable) -> AccountingRecord:
         user=job.text("user"),
         account=job.text("account"),
         comment=str(comment.get("job") or "") if isinstance(comment, dict) else str(comment or ""),
+        eligible=time.number("eligible") or None,
+        end=time.number("end") or None,
+        name=job.text("name"),
+        ran_on=_single_type(allocated),
+        partition=job.text("partition"),
     )
 
 

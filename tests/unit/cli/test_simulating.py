@@ -271,3 +271,60 @@ def test_nothing_is_said_of_models_where_the_profiles_know_all_or_none_were_name
     profiles.write_text("[models.resnet50]\ncpus = [1]\nspeed = [1]\n")
     told = site.run(*usual, "--profiles", str(profiles)).stderr
     assert "do not know gnmt (1 job), resnet18 (1 job): CPUs and memory make no difference to them" in told
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_an_order_that_a_policy_does_not_read_is_said(site: Site, jobs: str, command: str) -> None:
+    usual = (
+        command,
+        "--cluster",
+        CLUSTER,
+        "--trace",
+        jobs,
+        "--policy" if command == "simulate" else "--policies",
+        "slurm",
+    )
+    assert site.run(*usual).stderr == ""
+    told = site.run(*usual, "--order", "srtf")
+    assert told.stderr == "synsched: --order means nothing to slurm, which has an order of its own\n"
+    assert told.exit_code == 0
+    refused = site.run(*usual[:-1], "slurm/srtf")
+    assert (refused.exit_code, refused.stderr) == (2, refused.stderr)
+    assert "slurm/srtf: policy slurm has an order of its own: write slurm alone" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(TRACE.replace(",", ";"), "its columns are separated by ';': expected ','", id="semicolons"),
+        pytest.param(TRACE.replace(",", "\t"), "its columns are separated by tabs: expected ','", id="tabs"),
+        pytest.param(
+            TRACE.replace("gpus", "cores"), "unknown trace format: name it with --format", id="a column missing"
+        ),
+    ],
+)
+def test_a_trace_with_other_separators_names_them(site: Site, jobs: str, text: str, words: str) -> None:
+    Path(jobs).write_text(text, encoding="utf-8")
+    result = site.run("trace", "show", jobs)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    named = site.run("trace", "show", jobs, "--format", "own")
+    assert ("separated by" in named.stderr) == ("separated by" in words)
+
+
+def test_the_table_of_a_comparison_names_who_was_left_out(site: Site, jobs: str) -> None:
+    Path(jobs).write_text(TRACE + "d,180,64,600,resnet18,bob\n", encoding="utf-8")
+    given = (
+        "compare",
+        "--cluster",
+        CLUSTER,
+        "--trace",
+        jobs,
+        "--policies",
+        "slurm",
+        "--jobs",
+        "1",
+        "--skip-impossible",
+    )
+    assert "left out: 1 job (they can never run on this cluster)" in "\n".join(site.lines(*given))
+    assert site.json(*given)["left_out"] == ["left out: 1 job (they can never run on this cluster)"]

@@ -284,3 +284,20 @@ def test_two_halves_share_a_gpu(policy: PolicyChoice) -> None:
     assert 2000.0 <= ends[2] <= 2100.0
     assert sum(job.service for job in run.jobs) == 1500.0
     assert run_metrics(run).gpu_utilization == pytest.approx(1500.0 / ends[2])
+
+
+def test_jobs_that_fit_start_directly_three_seconds_after_they_come_and_rounds_with_nothing_to_do_are_left_out() -> (
+    None
+):
+    made = world(job(0, 10.0, 450.0, gpus=4), job(1, 11.0, 450.0, gpus=4), job(2, 1000.0, 7200.0, gpus=8))
+    run = simulate(made, parse_policy("synergy/fifo"), replace(EARLY, direct=True))
+    assert [done.start for done in run.jobs] == [13.0, 13.0, 1003.0]
+    assert run.rounds < simulate(made, parse_policy("synergy/fifo"), EARLY).rounds
+
+
+def test_jobs_that_do_not_all_fit_are_decided_by_rounds_as_ever() -> None:
+    made = world(job(0, 0.0, 5000.0), *(job(number, 100.0 * number, 900.0) for number in range(1, 5)))
+    decided, direct = (
+        simulate(made, parse_policy("synergy/srtf"), replace(EARLY, direct=each)) for each in (False, True)
+    )
+    assert [done.end for done in direct.jobs] == pytest.approx([done.end for done in decided.jobs], abs=10.0)

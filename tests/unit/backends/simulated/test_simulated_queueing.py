@@ -76,10 +76,10 @@ def floor(taken: dict[str, int]) -> tuple[dict[str, SimulatedNode], list[FutureR
 )
 def test_these_jobs_start(taken: dict[str, int], queue: list[BackfillCandidate], started: str) -> None:
     machines, running = floor(taken)
-    assert "".join(job for job, _ in schedule_queue(queue, running, machines, 0.0, {"a": 1})) == started
+    assert "".join(job for job, _ in schedule_queue(queue, lambda: running, machines, 0.0, {"a": 1})) == started
 
 
 def test_looking_at_the_queue_takes_nothing() -> None:
     machines, running = floor({})
-    first = list(schedule_queue([waiting("1", 4)], running, machines, 0.0, {}))
-    assert first == list(schedule_queue([waiting("1", 4)], running, machines, 0.0, {}))
+    first = list(schedule_queue([waiting("1", 4)], lambda: running, machines, 0.0, {}))
+    assert first == list(schedule_queue([waiting("1", 4)], lambda: running, machines, 0.0, {}))
