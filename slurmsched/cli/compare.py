@@ -38,7 +38,7 @@ from slurmsched.comparison.sweep import (
 from slurmsched.model import Node, Resources
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.comparison import Comparison, compare_results, comparison_page, comparison_view
-from slurmsched.report.profiles import skipped_lines
+from slurmsched.report.traces import skipped_lines
 from slurmsched.simulation import PolicyChoice, SimulationOptions, parse_policy
 from slurmsched.simulation.inputs import GENERATED_TRACE, SimulationError, load_trace, profiles_or_shipped
 from slurmsched.simulation.submissions import impossible_reason, unknown_models
@@ -68,7 +68,7 @@ class _TraceSource:
         """How many jobs are not simulated, by reason, with those that can never run if they are left out."""
         imported = self.imported(seed)
         never = sum(bool(impossible_reason(job, nodes)) for job in imported.trace.jobs) if impossible else 0
-        return skipped_lines(replace(imported, skipped={**imported.skipped, **({_NEVER: never} if never else {})}))
+        return skipped_lines({**imported.skipped, **({_NEVER: never} if never else {})})
 
 
 _NEVER = "they can never run on this cluster"

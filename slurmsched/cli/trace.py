@@ -8,15 +8,21 @@ import click
 
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import complete_files
-from slurmsched.report.profiles import formats_view, skipped_lines, trace_view
+from slurmsched.report.traces import formats_view, skipped_lines, trace_view
 from slurmsched.simulation.inputs import load_trace
+from slurmsched.traces.clusters import load_cluster
 from slurmsched.traces.formats.native import to_csv
 from slurmsched.traces.formats.registry import TRACE_FORMATS
 from slurmsched.traces.generators import GENERATORS, generate
-from slurmsched.traces.trace import Trace, summarise_trace
+from slurmsched.traces.statistics import summarise_trace
+from slurmsched.traces.trace import Trace
 
 _FORMAT_OPTION = click.option(
-    "--format", "form", type=click.Choice(list(TRACE_FORMATS)), help="Its format, if not recognised."
+    "--format",
+    "form",
+    type=click.Choice(list(TRACE_FORMATS)),
+    metavar="FORMAT",
+    help="Its format, if not recognised: one of 'trace formats'.",
 )
 _PROFILES_OPTION = click.option(
     "--profiles",
@@ -51,7 +57,7 @@ def import_(*, file: str, form: str | None, profiles: str | None, out: Path | No
       synsched trace import month.txt -o month.csv
     """
     loaded = load_trace(file, profiles=profiles, form=form)
-    for line in skipped_lines(loaded):
+    for line in skipped_lines(loaded.skipped):
         click.echo(line, err=True)
     _write_csv(loaded.trace, out)
 
@@ -77,21 +83,25 @@ def generate_(*, name: str, jobs: int, rate: float, seed: int, fork: int, out: P
 @click.argument("file", metavar="FILE", shell_complete=complete_files)
 @_FORMAT_OPTION
 @_PROFILES_OPTION
+@click.option("--cluster", metavar="C", shell_complete=complete_files, help="Tell the load on it: v100:4x8 or a file.")
 @json_option
-def show(*, file: str, form: str | None, profiles: str | None, as_json: bool) -> None:
-    """Summarise a trace.
+def show(*, file: str, form: str | None, profiles: str | None, cluster: str | None, as_json: bool) -> None:
+    """Show a queue at a glance.
+
+    How many jobs arrive when, how many GPUs they ask for over time, their sizes, durations and users. FILE is a trace
+    of any format, or a workload to generate, such as synergy:1000@6.
 
     \b
     Example:
       synsched trace show jobs.csv
+      synsched trace show month.txt --cluster v100:16x8
     """
     loaded = load_trace(file, profiles=profiles, form=form)
+    summary = summarise_trace(loaded, load_cluster(cluster) if cluster else None)
     if as_json:
-        print_json(summarise_trace(loaded.trace))
-        return
-    console().print(trace_view(summarise_trace(loaded.trace)))
-    for line in skipped_lines(loaded):
-        click.echo(line)
+        print_json(summary)
+    else:
+        console().print(trace_view(summary))
 
 
 @trace.command("formats")

@@ -1,4 +1,4 @@
-"""Terminal views of what goes into a simulation: profiles, jobs' measured rates against them, and traces."""
+"""Terminal views of profiles, and of jobs' measured rates against them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from slurmsched.knowledge.refinement import expected_rate
 from slurmsched.model import MeasuredRate
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration, fixed, memory, percent, signed_percent, significant
-from slurmsched.report.tables import Column, Listing, safe_line
+from slurmsched.report.tables import Column, Listing
 from slurmsched.store.rows import RateRow
-from slurmsched.traces.formats.registry import TRACE_FORMATS
-from slurmsched.traces.formats.sacct import SACCT_FIELDS
-from slurmsched.traces.trace import ImportedTrace, TraceSummary
 
 
 def profiles_view(knowledge: Knowledge) -> RenderableType:
@@ -149,45 +146,3 @@ def _row(drift: ProfileDrift) -> tuple[str, ...]:
         "-" if drift.relative is None else signed_percent(drift.relative),
         duration(drift.age),
     )
-
-
-_HOUR = 3600.0
-
-
-def trace_view(summary: TraceSummary) -> RenderableType:
-    """The summary of a trace, one line per property."""
-    rows = [
-        ("jobs", f"{summary.jobs} in {duration(summary.span_h * _HOUR)}"),
-        ("GPU-hours", fixed(summary.gpu_hours)),
-        ("arriving work", f"keeps {fixed(summary.busy_gpus)} GPUs busy" if summary.span_h else "all at once"),
-        ("durations", ", ".join(f"{name} {duration(hours * _HOUR)}" for name, hours in summary.duration_h.items())),
-        *(
-            (name, counts)
-            for name, counts in (
-                ("GPUs per job", _listed(summary.widths)),
-                ("models", _listed(summary.models)),
-                ("users", _listed(summary.users)),
-                ("GPU types", _listed(summary.types)),
-                ("copies of a job", _listed(summary.copies)),
-            )
-            if counts
-        ),
-    ]
-    listing = Listing((Column(""), Column("")), rows, headings=False, wrapped=True)
-    return Group(safe_line(f"{summary.name} ({summary.source})"), Text(), listing)
-
-
-def skipped_lines(imported: ImportedTrace) -> list[str]:
-    """One line per reason why jobs were left out."""
-    return [f"left out: {pluralise(count, 'job')} ({why})" for why, count in imported.skipped.items()]
-
-
-def formats_view() -> RenderableType:
-    """The trace formats that can be read, and how to export a Slurm cluster's last month."""
-    rows = [(name, trace_format.summary) for name, trace_format in TRACE_FORMATS.items()]
-    command = f"SLURM_TIME_FORMAT=%s sacct -aX --parsable2 -S now-30days -o {','.join(SACCT_FIELDS)}"
-    return Group(Listing((Column("FORMAT"), Column("WHAT")), rows), Text(f"\nYour cluster's last month:\n{command}"))
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} ({count})" for name, count in counts.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 from typing import Final, TypeVar
@@ -15,6 +16,9 @@ from slurmsched.traces.trace import TraceError
 T = TypeVar("T")
 _MAX_SHOWN: Final = 24
 _MAX_NUMBER: Final = 1e15
+_NO_TIME: Final = frozenset({"", "Unknown", "None", "N/A"})
+DELIMITERS: Final = {",": "','", ";": "';'", "\t": "a tab", "|": "'|'"}
+"""What separates columns, and how a sentence names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,25 @@ class TableRow:
         """Returns the field as a whole number; None if it is empty. Raises TraceError."""
         return self.integer(field, at_least) if self.text(field) else None
 
+    def time(self, field: str) -> float | None:
+        """Returns a date with its time, or unix seconds, as unix seconds; None if there is none. A date without a zone
+        is read as UTC, since only differences matter. Raises TraceError."""
+        text = self.text(field)
+        if text in _NO_TIME:
+            return None
+        if text.isdecimal():
+            return self.number(field)
+        try:
+            moment = datetime.fromisoformat(text)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            raise self.error(field, "a time such as 2026-01-31T12:00:00") from None
+
+    @property
+    def number_of_line(self) -> str:
+        """The row's line in its file, which names a row that has no other name."""
+        return self.location.rpartition(":")[2]
+
     def _parse(self, field: str, parse: Callable[[str], T], at_least: float, expected: str) -> T:
         try:
             value = parse(self.text(field))
@@ -82,7 +105,7 @@ def csv_rows(text: str, name: str, required: Sequence[str] = ()) -> Iterator[Tab
     """Yields the rows of a CSV text without blank ones. Raises TraceError, also if a required heading is missing."""
     reader = csv.reader(text.splitlines())
     try:
-        yield from _under_headings(((reader.line_num, fields) for fields in reader), name, required)
+        yield from _under_headings(((reader.line_num, fields) for fields in reader), name, required, ",")
     except csv.Error as error:
         raise TraceError(f"{name}:{reader.line_num}: {error}") from error
 
@@ -94,31 +117,33 @@ def pipe_separated_rows(text: str, name: str, required: Sequence[str] = ()) -> I
     count, ends = len(head.removesuffix("|").split("|")), head.endswith("|")
     rows = (line.removesuffix("|") if ends else line for line in text.splitlines())
     yield from _under_headings(
-        ((at, row.split("|", count - 1)) for at, row in enumerate(rows, start=1)), name, required
+        ((at, row.split("|", count - 1)) for at, row in enumerate(rows, start=1)), name, required, "|"
     )
 
 
-_SEPARATORS: Final = {";": "';'", "\t": "tabs", "|": "'|'", ",": "','", ":": "':'"}
+def columns_in(head: str) -> tuple[str, tuple[str, ...]]:
+    """Returns how the most frequent delimiter in a line of headings is named, empty if there is none, and the headings
+    that it separates."""
+    delimiter = max(DELIMITERS, key=head.count)
+    if delimiter not in head:
+        return "", (head.strip(),)
+    return DELIMITERS[delimiter], tuple(heading.strip().strip('"') for heading in head.split(delimiter))
 
 
-def separator(headings: Sequence[str], known: Sequence[str]) -> str:
-    """Returns what separates at least two of the known names within one heading, in words; empty if nothing does."""
-    wanted = {name.lower() for name in known}
-    for sign, called in _SEPARATORS.items():
-        if any(len({part.strip().lower() for part in heading.split(sign)} & wanted) > 1 for heading in headings):
-            return called
-    return ""
-
-
-def _under_headings(rows: Iterable[tuple[int, list[str]]], name: str, required: Sequence[str]) -> Iterator[TableRow]:
+def _under_headings(
+    rows: Iterable[tuple[int, list[str]]], name: str, required: Sequence[str], delimiter: str
+) -> Iterator[TableRow]:
     headings: list[str] = []
     for number, fields in rows:
         if not headings:
             headings = [heading.strip().lstrip("\ufeff") for heading in fields] or [""]
             if missing := [heading for heading in required if heading not in headings]:
-                found = separator(headings, required)
-                told = f", and found names separated by {found}" if found else ""
-                raise TraceError(f"{name}:1: expected a column {missing[0]}: required are {', '.join(required)}{told}")
+                found, _ = columns_in(delimiter.join(headings))
+                needed, otherwise = DELIMITERS[delimiter], f", not by {found}" if found else ""
+                raise TraceError(
+                    f"{name}:{number}: expected a column {missing[0]}: required are {', '.join(required)}"
+                    + (f", separated by {needed}{otherwise}" if found != needed else "")
+                )
         elif any(field.strip() for field in fields):
             if len(fields) != len(headings):
                 counts = f"{pluralise(len(fields), 'field')} under {pluralise(len(headings), 'heading')}"

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
 from slurmsched.model import parse_hints
@@ -170,8 +169,8 @@ def table_record(line: TableRow) -> AccountingRecord:
     return AccountingRecord(
         id=line.text("JobIDRaw") or line.text("JobID"),
         state=(line.text("State").split() or [""])[0].rstrip("+"),
-        submit=_time(line, "Submit"),
-        start=_time(line, "Start"),
+        submit=line.time("Submit"),
+        start=line.time("Start"),
         elapsed=parse_elapsed(line, "Elapsed") or 0.0,
         gpus=int(gpus),
         gpu_type=typed,
@@ -224,19 +223,6 @@ def parse_elapsed(line: TableRow, field: str) -> float | None:
         raise line.error(field, "a time such as 1-02:03:04")
     days, hours, minutes, rest = (int(part or 0) for part in match.groups())
     return 86400.0 * days + 3600.0 * hours + 60.0 * minutes + rest
-
-
-def _time(line: TableRow, field: str) -> float | None:
-    text = line.text(field)
-    if text in _EMPTY:
-        return None
-    if text.isdecimal():
-        return line.number(field)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise line.error(field, "a time such as 2026-01-31T12:00:00") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 _MAX_NUMBER: Final = 1e15

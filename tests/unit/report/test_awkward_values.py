@@ -16,7 +16,7 @@ from slurmsched.doctor.finding import Finding, finding_view
 from slurmsched.knowledge.optimistic_profiling import ProfilingAccuracy
 from slurmsched.model import GpuUsage, IdleGpus, Outcome, QueueForecast, StartRanges
 from slurmsched.model.reasons import format_duration, format_percent, pluralise
-from slurmsched.report import advice, comparison, free, job_view, profiles, queue, rounds, shares, status
+from slurmsched.report import advice, comparison, free, job_view, profiles, queue, rounds, shares, status, traces
 from slurmsched.report.quantities import (
     amount,
     fixed,
@@ -69,8 +69,8 @@ VIEWS: Final[Mapping[str, View]] = {
         comparison.Comparison(tuple(values.of(comparison.ComparisonRow, load=None) for _ in range(3)), ())
     ),
     "comparison.figures_view": lambda values: comparison.figures_view(values.of(comparison.RunMetrics)),
-    "profiles.trace_view": lambda values: profiles.trace_view(values.of(profiles.TraceSummary)),
-    "profiles.formats_view": lambda _values: profiles.formats_view(),
+    "traces.trace_view": lambda values: traces.trace_view(values.of(traces.TraceSummary)),
+    "traces.formats_view": lambda _values: traces.formats_view(),
     "finding.finding_view": lambda values: finding_view(values.of(Finding)),
     "free.free_view": lambda values: free.free_view(values.of(free.FreeCapacity), NOW),
     "job_view.calibration_view": calibration,

@@ -137,7 +137,7 @@ def test_gavel(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nonsense\n", r"trace\.txt:1: unknown trace format: name it with --format, one of own, synergy"),
+        ("nonsense\n", r"trace\.txt:1: unknown trace format: name it with --format, one of own, sacct"),
         ("job_id,arrival_s,gpus,duration_s\n", r"expected at least one job"),
         ("job_id,arrival_s,gpus,duration_s\na,0,1,5\na,0,1,5\n", r"job_id: expected unique ids, but 'a' occurs twice"),
         (
