@@ -1,4 +1,4 @@
-"""`synsched bench`: measures rounds, decisions, reports, the database and hostile input."""
+"""`synsched bench`: measures rounds, decisions, reports, the database, hostile input and long runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from slurmsched.bench.jobside import time_consolidation, time_jobside
 from slurmsched.bench.store import time_accounting, time_store
 from slurmsched.bench.workload import THREE_TYPES
 from slurmsched.cli.bench_policies import fragmentation, gavel, hadar, tesserae
+from slurmsched.cli.bench_soak import soak
 from slurmsched.cli.cluster import configured_knowledge, scheduler_context
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json, progress_reporter, with_progress
@@ -329,7 +330,7 @@ def hostile(*, records: int, seed: int, workers: int, as_json: bool) -> None:
 
 
 @click.group(
-    commands=(round_, accounting, decide, fragmentation, tesserae, gavel, hadar, hostile, jobside, lengths, store)
+    commands=(round_, accounting, decide, fragmentation, tesserae, gavel, hadar, hostile, jobside, lengths, soak, store)
 )
 def bench() -> None:
     """Measure rounds, decisions, reports and the database.
