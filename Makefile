@@ -62,6 +62,10 @@ cluster-tests: $(READY) ## stories on real Slurm daemons in docker
 	echo "stories failed beside others: each is run again, alone"; \
 	$(BIN)/pytest tests/slurm --last-failed --last-failed-no-failures none --maxfail 1 -rP
 
+MINUTES ?= 120
+soak: $(READY) ## two hours (MINUTES=120) of jobs and faults on a real Slurm in docker: what grows and what is lost
+	@SLURMSCHED_SOAK_MINUTES=$(MINUTES) $(BIN)/pytest tests/slurm/test_soak.py -n 0 -rP
+
 docs: $(READY) ## write the generated pages anew
 	@$(BIN)/synsched render settings.md > docs/settings.md.new && mv docs/settings.md.new docs/settings.md
 	@$(BIN)/synsched render flags.md > docs/flags.md.new && mv docs/flags.md.new docs/flags.md
@@ -83,7 +87,7 @@ clean: ## remove what set-up and tests left
 	@rm -rf $(VENV) .coverage build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test lint types unit cluster-tests docs lock dist packages clean
+.PHONY: help setup demo test lint types unit cluster-tests soak docs lock dist packages clean
 
 # The package and what it needs to run, installed from this checkout.
 $(RUNS): setup.cfg pyproject.toml

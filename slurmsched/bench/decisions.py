@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median, quantiles
 from time import perf_counter, process_time
 from typing import Any, Final
@@ -23,8 +23,9 @@ from slurmsched.bench.workload import (
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.lengths import LengthHistory, lengths_of
 from slurmsched.knowledge.work import FinishedRun, UnfinishedJob
-from slurmsched.model import SchedulerState
+from slurmsched.model import Decision, SchedulerState
 from slurmsched.policies.policies import configured_policy
+from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
 
@@ -63,7 +64,8 @@ def time_decision(
     repetitions: Iterable[int],
     shape: QueueShape = THREE_TYPES,
 ) -> DecisionTime:
-    """Decides on an empty cluster, starts those jobs, then measures on the full one, once for each of `repetitions`.
+    """Decides on an empty cluster, starts those jobs, then measures on the full one, once for each of `repetitions`, of
+    which there is at least one.
 
     What is measured is `Policy.decide` of the situation that a round of the daemon makes, an hour after the first: all
     stages of the policy, and what it computes anew only at times (Gavel's time fractions). Observing, planning and
@@ -75,14 +77,12 @@ def time_decision(
     state = SchedulerState(measured=measured_rates(empty, shape))
     first_round = run_round(empty, state, settings, known, identity, policy_override=decider)
     warm, memory = follow_decision(first_round.snapshot, first_round.decision, shape=shape)
-    second_round = run_round(warm, memory, settings, known, identity, policy_override=decider)
-    wall: list[float] = []
-    cpu: list[float] = []
-    for _ in repetitions:
-        began, spent = perf_counter(), process_time()
-        decider.decide(second_round.situation)
-        wall.append(perf_counter() - began)
-        cpu.append(process_time() - spent)
+    timed, rounds = _Timed(decider), iter(repetitions)
+    next(rounds)
+    second_round = run_round(warm, memory, settings, known, identity, policy_override=timed)
+    for _ in rounds:
+        timed.decide(second_round.situation)
+    wall, cpu = timed.wall, timed.cpu
     return DecisionTime(
         policy=settings.policy.system,
         gpus=gpus,
@@ -99,6 +99,26 @@ def time_decision(
         sizes_differ=shape.sizes_differ,
         powering_up=shape.powering_up,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A policy, and the wall and processor seconds of each of its decisions."""
+
+    policy: Policy
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    def decide(self, situation: Situation) -> Decision:
+        began, spent = perf_counter(), process_time()
+        decision = self.policy.decide(situation)
+        self.wall.append(perf_counter() - began)
+        self.cpu.append(process_time() - spent)
+        return decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`synsched bench`: measures rounds, decisions, reports, the database and hostile input."""
+"""`synsched bench`: measures rounds, decisions, reports, the database, hostile input and long runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from slurmsched.bench.jobside import time_consolidation, time_jobside
 from slurmsched.bench.store import time_accounting, time_store
 from slurmsched.bench.workload import THREE_TYPES
 from slurmsched.cli.bench_policies import fragmentation, gavel, hadar, tesserae
+from slurmsched.cli.bench_sizes import sizes
+from slurmsched.cli.bench_soak import soak
 from slurmsched.cli.cluster import configured_knowledge, scheduler_context
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json, progress_reporter, with_progress
@@ -95,6 +97,18 @@ def _print_remark(message: str) -> None:
 @click.option("--all-different", is_flag=True, help="No two jobs have the same rates.")
 @click.option("--sizes-differ", is_flag=True, help="Hardly two jobs ask for as many CPUs.")
 @click.option("--powering-up", is_flag=True, help="The nodes power up: no job can start on them.")
+@click.option(
+    "--users",
+    type=click.IntRange(min=1),
+    default=THREE_TYPES.users,
+    show_default=True,
+    metavar="U",
+    help="Users of the jobs.",
+)
+@click.option(
+    "--accounts", type=click.IntRange(min=1), default=THREE_TYPES.accounts, show_default=True, metavar="A",
+    help="Accounts of these users.",
+)  # fmt: skip
 @click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True, help="Repetitions.")
 @json_option
 @click.pass_obj
@@ -109,14 +123,15 @@ def decide(
     all_different: bool,
     sizes_differ: bool,
     powering_up: bool,
+    users: int,
+    accounts: int,
     repeat: int,
     as_json: bool,
 ) -> None:
     """Measure one whole decision on a generated cluster.
 
     This is the policy's decision as the daemon's rounds call it, without reading from Slurm or changing anything. A
-    third of the nodes has each of three GPU types; the jobs are of 500 users in 20 accounts. The cluster is full before
-    the measurement starts.
+    third of the nodes has each of three GPU types. The cluster is full before the measurement starts.
 
     \b
     Example:
@@ -134,7 +149,14 @@ def decide(
         jobs=jobs,
         nodes=hosts,
         repetitions=rounds,
-        shape=replace(THREE_TYPES, all_different=all_different, sizes_differ=sizes_differ, powering_up=powering_up),
+        shape=replace(
+            THREE_TYPES,
+            users=users,
+            accounts=accounts,
+            all_different=all_different,
+            sizes_differ=sizes_differ,
+            powering_up=powering_up,
+        ),
     )
     if as_json:
         print_json(measured)
@@ -329,7 +351,21 @@ def hostile(*, records: int, seed: int, workers: int, as_json: bool) -> None:
 
 
 @click.group(
-    commands=(round_, accounting, decide, fragmentation, tesserae, gavel, hadar, hostile, jobside, lengths, store)
+    commands=(
+        round_,
+        accounting,
+        decide,
+        fragmentation,
+        tesserae,
+        gavel,
+        hadar,
+        hostile,
+        jobside,
+        lengths,
+        sizes,
+        soak,
+        store,
+    )
 )
 def bench() -> None:
     """Measure rounds, decisions, reports and the database.

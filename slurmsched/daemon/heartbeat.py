@@ -40,9 +40,8 @@ class ProcessIdentity:
 
     @classmethod
     def current(cls) -> ProcessIdentity:
-        """The identity of this process. Not cached, since the process may have been forked."""
-        pid = os.getpid()
-        return cls(pid, _host(), _boot(), _start_time(pid) or 0)
+        """The identity of this process, which is read once: the daemon asks for it several times per heartbeat."""
+        return _own_identity()
 
     @classmethod
     def parse(cls, text: str) -> ProcessIdentity | None:
@@ -78,6 +77,15 @@ class ProcessIdentity:
     def sentence(self) -> str:
         """`process 12`, with the host if it is another one."""
         return f"process {self.pid}" if self.is_here else f"process {self.pid} on {self.host}"
+
+
+@cache
+def _own_identity() -> ProcessIdentity:
+    pid = os.getpid()
+    return ProcessIdentity(pid, _host(), _boot(), _start_time(pid) or 0)
+
+
+os.register_at_fork(after_in_child=_own_identity.cache_clear)
 
 
 @cache

@@ -210,11 +210,14 @@ class Submission:
 
 
 _HELD_BY_HOOK: Final = "held=hook"
+_LONGEST_COMMENT: Final = 1000
+"""Characters of what the hook makes of a comment."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitHook:
-    """hooks/job_submit.lua: holds managed jobs at submission. It holds no job unless `is_heartbeat_fresh(now)`.
+    """hooks/job_submit.lua: holds managed jobs at submission. It holds no job unless `is_heartbeat_fresh(now)`, nor one
+    whose comment is so long that its mark could not be read.
 
     With `parts` it also holds jobs that request shards, and jobs without GPUs.
     """
@@ -233,7 +236,10 @@ class JobSubmitHook:
             words.insert(0, f"synsched:{_HELD_BY_HOOK}")
         elif _HELD_BY_HOOK not in words[hint_index]:
             words[hint_index] += f",{_HELD_BY_HOOK}"
-        return replace(submission, held=True, comment=" ".join(words))
+        comment = " ".join(words)
+        if not parse_hints(comment).held_by_hook or len(comment) > _LONGEST_COMMENT:
+            return submission  # nobody would read the mark, and the job would be held for ever
+        return replace(submission, held=True, comment=comment)
 
     def _manages(self, submission: Submission) -> bool:
         whole_gpus = submission.request.gpus > 0 and not submission.request.shards

@@ -1,0 +1,64 @@
+"""The short form of a soak: a day of rounds with a fault of every kind; and soaks of a daemon that is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from slurmsched.daemon import loop
+from slurmsched.endurance.faults import SoakFault
+from slurmsched.endurance.soak import MEASURES, SoakOptions, SoakResult, run_soak
+from slurmsched.model import Outcome
+from slurmsched.report.soak import soak_page, soak_plots
+from slurmsched.store.journal import Journal, JournalEntry
+
+SHORT = SoakOptions(days=0.5, keep_days=1, seed=4)
+
+
+@pytest.fixture(scope="module")
+def soaked(tmp_path_factory: pytest.TempPathFactory) -> SoakResult:
+    return run_soak(SHORT, tmp_path_factory.mktemp("soak"))
+
+
+def test_nothing_is_lost_in_half_a_day_of_faults(soaked: SoakResult) -> None:
+    assert soaked.problems == ()
+    assert {fault.value for fault in SoakFault} <= soaked.faults.keys()
+    assert soaked.faults["daemon killed in a step of its own"] >= 1
+    assert soaked.starts > soaked.faults["daemon killed in a step of its own"]
+    assert (soaked.submitted, soaked.audit.lost) == (soaked.ended, 0)
+    assert soaked.audit.carried_out == soaked.audit.written_down > 50
+    assert soaked.failed_rounds > 0, "faults are felt"
+
+
+def test_everything_is_measured_every_hour_and_half_a_day_is_too_short_to_tell(soaked: SoakResult) -> None:
+    assert {name: len(points) for name, points in soaked.samples.items()}.keys() == {one.name for one in MEASURES}
+    assert all(len(points) >= 10 for points in soaked.samples.values())
+    assert {trend.grows for trend in soaked.trends} == {None}
+
+
+def test_the_page_has_a_plot_of_each_measure(soaked: SoakResult) -> None:
+    assert [plot.title for plot in soak_plots(soaked)] == [measure.name for measure in MEASURES]
+    page = soak_page(soaked, "synsched bench soak", 0.0)
+    assert page.count("<figure>") == len(MEASURES)
+    assert "Nothing grows and nothing is lost." in page
+
+
+def test_a_journal_that_forgets_what_was_done_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgets(_journal: Journal, outcomes: Iterable[tuple[JournalEntry, Outcome]], _at: float) -> None:
+        for entry, _ in outcomes:
+            _journal._database.write("DELETE FROM operations WHERE id = ?", (entry.row,))
+
+    monkeypatch.setattr(Journal, "record_outcomes", forgets)
+    found = run_soak(SoakOptions(days=0.25, keep_days=1, seed=4), tmp_path)
+    assert found.audit.unwritten > 0
+    assert any("the journal does not have" in problem for problem in found.problems)
+
+
+def test_holds_that_a_stopping_daemon_keeps_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop.DaemonLoop, "_release_all", lambda _loop: 0)
+    found = run_soak(SoakOptions(days=0.25, keep_days=1, seed=4, load=3.0), tmp_path)
+    assert found.audit.holds > 0
+    assert found.audit.lost >= found.audit.holds
+    assert any(problem.startswith("waiting jobs that are still held") for problem in found.problems)
