@@ -5,6 +5,7 @@ which no task ends, and a steady state, in which tasks end as others arrive. A t
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -34,6 +35,7 @@ from slurmsched.policies.place.scores import (
     PricedFragmentationScore,
     idle_gpu_worth,
 )
+from slurmsched.policies.place.worth import IdleWorth, LeastLossTable
 
 CURVE_POINTS = 131
 """Points of a curve, from 0 to 130 % of GPUs requested."""
@@ -181,8 +183,15 @@ _SCORE_TABLES: Final[Mapping[str, ScoreTableFactory]] = {
 }
 
 
-def score_table_factory(name: str, seed: int) -> ScoreTableFactory:
-    """Returns the factory of a policy's score table; the paper's policies round scores. Raises KeyError."""
+def score_table_factory(name: str, seed: int, tasks: Sequence[TaskDemand] = ()) -> ScoreTableFactory:
+    """Returns the factory of a policy's score table; the paper's policies round scores. Raises KeyError.
+
+    `tasks` are the list, of which `unified` and `unified_slurm` know all tasks, with their memory, and the others the
+    typical ones. The latter leaves the device of a shared task to Slurm, as a site does.
+    """
+    if name in {"unified", "unified_slurm"}:
+        slurm = name == "unified_slurm"
+        return lambda idle, _measure: LeastLossTable.of(IdleWorth(Counter(tasks), idle.pools), idle, slurm)
     if name == "random_fit":
         random = np.random.default_rng([seed, 1])
         return lambda idle, _measure: RandomPoolScoreTable(idle, random)
@@ -225,7 +234,7 @@ def _run_steady_state(config: InflationConfig) -> float:
     random = np.random.default_rng(config.seed)
     arriving = tuple(tasks[index] for index in random.integers(len(tasks), size=STEADY_ARRIVALS).tolist())
     shuffled = tuple(nodes[index] for index in random.permutation(len(nodes)).tolist())
-    make_scores = score_table_factory(config.policy, config.seed)
+    make_scores = score_table_factory(config.policy, config.seed, tasks)
     return steady_allocation(Arrivals(arriving, shuffled), typical_workload(tasks), make_scores, config.load or 1.0)
 
 
@@ -235,5 +244,5 @@ def _run_config(config: InflationConfig) -> InflationResult:
     return inflate(
         arrivals or draw_arrivals(config.seed, tasks, nodes),
         typical_workload(tasks),
-        score_table_factory(config.policy, config.seed),
+        score_table_factory(config.policy, config.seed, tasks),
     )

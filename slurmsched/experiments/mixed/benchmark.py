@@ -34,6 +34,8 @@ from slurmsched.experiments.mixed.benchmark_workloads import (
 )
 from slurmsched.experiments.site_promises.measures import JobOutcome, demand_periods, max_min_fair
 from slurmsched.policies.pipeline import Pipeline
+from slurmsched.policies.place.placement import NodeScore
+from slurmsched.policies.place.worth import UNIFIED_PLACEMENT
 from slurmsched.policies.policies import ORDERS, PARTS, POLICIES, Choices, PolicyRow
 from slurmsched.policies.sizes import Sizing, Tune
 from slurmsched.simulation import PolicyChoice, SimulationError, SimulationResult, parse_policy, run_metrics
@@ -65,8 +67,19 @@ def _sized(name: str, sizing: Sizing) -> PolicyRow:
     )
 
 
+def _placed(name: str, node_score: NodeScore) -> PolicyRow:
+    """Returns the row of that policy with another placement."""
+    row = POLICIES[name]
+    return replace(
+        row,
+        summary=f"{row.summary}, placed by {node_score.name}",
+        make=lambda chosen: replace(cast("Pipeline", row.make(chosen)), node_score=node_score),
+    )
+
+
 VARIANTS: Final[Mapping[str, Candidate]] = {
     "hadar-tune": Candidate("hadar-tune", PolicyChoice("hadar"), _sized("hadar", Tune())),
+    "unified-worth": Candidate("unified-worth", PolicyChoice("unified"), _placed("unified", UNIFIED_PLACEMENT)),
 }
 """Variants by name."""
 

@@ -119,13 +119,19 @@ def target_workload(requests: Iterable[tuple[Request, int]], pools: Pools) -> Ta
 
     Requests that fit nowhere are left out: more shards than a GPU has, or more nodes than there are.
     """
+    counts = count_tasks(requests, pools)
+    return workload_of_counts(counts) if counts else _DEFAULT_WORKLOAD
+
+
+def count_tasks(requests: Iterable[tuple[Request, int]], pools: Pools) -> Counter[TaskDemand]:
+    """Return what requests take of single nodes, each with how often; nothing of those that fit nowhere."""
     counts, tasks = Counter[TaskDemand](), dict[Request, tuple[tuple[TaskDemand, int], ...]]()
     for request, occurrences in requests:
         if request not in tasks:
             tasks[request] = tuple(_tasks_of(request, pools))
         for task, nodes in tasks[request]:
             counts[task] += nodes * occurrences
-    return workload_of_counts(counts) if counts else _DEFAULT_WORKLOAD
+    return counts
 
 
 def _tasks_of(request: Request, pools: Pools) -> Iterator[tuple[TaskDemand, int]]:
@@ -141,8 +147,9 @@ def _tasks_of(request: Request, pools: Pools) -> Iterator[tuple[TaskDemand, int]
     for parts, nodes in ((each + 1, more), (each, gang.min_nodes - more)):
         gpus = 1 if gang.shards else parts * gang.gpus_per_part
         milli = MILLI_PER_GPU * gang.shards // most_shards if gang.shards else MILLI_PER_GPU if gpus else 0
+        memory = max(request.memory, request.memory_per_gpu * gpus, request.memory_per_cpu * cpus)
         if nodes:
-            yield TaskDemand(cpus, 0, gpus, milli, types if gpus else ()), nodes
+            yield TaskDemand(cpus, memory, gpus, milli, types if gpus else ()), nodes
 
 
 _DIGITS: Final = 6

@@ -62,12 +62,14 @@ def test_the_curves_are_means_by_per_cent_asked_for() -> None:
     assert run.fragmentation[100] == 0.0
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED_POLICIES, "fgd_argmin", "fgd_priced", "fgd_moving"])
+@pytest.mark.parametrize(
+    "name", [*PUBLISHED_POLICIES, "fgd_argmin", "fgd_priced", "fgd_moving", "unified", "unified_slurm"]
+)
 def test_every_policy_places_what_fits(name: str) -> None:
     run = inflate(
         Arrivals((HALF, WHOLE, HALF, WHOLE, WHOLE), SERVERS),
         typical_workload([WHOLE, HALF]),
-        score_table_factory(name, 1),
+        score_table_factory(name, 1, [WHOLE, HALF]),
     )
     assert run.allocated[100] == 100.0 or name == "random_fit"
     assert run.unplaced <= 1
