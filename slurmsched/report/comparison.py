@@ -186,7 +186,7 @@ def _cut(values: Mapping[str, Floats]) -> tuple[float, str]:
     return ends.get(slowest, 0.0), slowest
 
 
-def distribution(values: Mapping[str, Floats], names: Sequence[str], label: str, unit: Unit) -> Distribution | None:
+def distribution(values: Mapping[str, Floats], names: Sequence[str], label: str, unit: Unit) -> CumulativeCurves | None:
     """The cumulative curves of these values, each of all measured jobs, up to what matters."""
     high, slowest = _cut(values)
     least = min((float(of.min()) for of in values.values() if len(of)), default=0.0)
@@ -201,7 +201,7 @@ def distribution(values: Mapping[str, Floats], names: Sequence[str], label: str,
         for name, of in values.items()
         if len(of)
     }
-    return Distribution(
+    return CumulativeCurves(
         Axis(f"{label}, up to {told}: p99 under {slowest}", low, high, unit, log),
         Axis("part of the jobs", 0.0, 1.0, Unit.PERCENT),
         curves(ended, names),
@@ -209,7 +209,7 @@ def distribution(values: Mapping[str, Floats], names: Sequence[str], label: str,
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
+class CumulativeCurves:
     """Axes and curves of a cumulative distribution."""
 
     x: Axis

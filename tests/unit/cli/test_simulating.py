@@ -296,10 +296,16 @@ def test_an_order_that_a_policy_does_not_read_is_said(site: Site, jobs: str, com
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param(TRACE.replace(",", ";"), "its columns are separated by ';': expected ','", id="semicolons"),
-        pytest.param(TRACE.replace(",", "\t"), "its columns are separated by tabs: expected ','", id="tabs"),
         pytest.param(
-            TRACE.replace("gpus", "cores"), "unknown trace format: name it with --format", id="a column missing"
+            TRACE.replace(",", ";"), "it has the columns of own, separated by ';' instead of ','", id="semicolons"
+        ),
+        pytest.param(
+            TRACE.replace(",", "\t"), "it has the columns of own, separated by a tab instead of ','", id="tabs"
+        ),
+        pytest.param(
+            TRACE.replace("gpus", "cores"),
+            "unknown trace format: nearest is own, which also has gpus",
+            id="a column missing",
         ),
     ],
 )
