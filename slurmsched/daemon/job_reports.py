@@ -13,6 +13,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from math import inf
 from pathlib import Path
 from pwd import getpwnam
 from typing import Final
@@ -294,11 +295,18 @@ def _foreign_files(folder: int, user: str, owners: Mapping[JobId, str]) -> Itera
 
 
 def ingest(
-    spool: Path, snapshot: Snapshot, managed: Collection[JobId], measurements: Measurements, uid: UserIdLookup = uid_of
+    spool: Path,
+    snapshot: Snapshot,
+    managed: Collection[JobId],
+    measurements: Measurements,
+    uid: UserIdLookup = uid_of,
+    *,
+    forgotten: Mapping[str, float] | None = None,
 ) -> int:
     """Read the reports of running managed jobs and store those that are accepted; return the number of reports.
 
-    No file in the spool can make it fail. Raises StoreError.
+    What a job had reported before its owner was `forgotten` (unix seconds) is in its later reports too: of these only
+    what was done between two of them counts. No file in the spool can make it fail. Raises StoreError.
     """
     running = [job for job in snapshot.jobs_in_state(JobState.RUNNING) if job.id in managed]
     reports, complaints = read_reports(spool, running, {job.id: job.user for job in snapshot.jobs}, uid)
@@ -309,7 +317,8 @@ def ingest(
     rejected: list[RejectedReport] = []
     for job in running:
         report, before = reports.get(job.id), last.get(job.id)
-        if report is None or not _is_new(job, report, before):
+        forgotten_at = (forgotten or {}).get(job.user, -inf) if before is None else -inf
+        if report is None or not _is_new(job, report, before) or report.at <= forgotten_at:
             continue
         same_run = before if before is not None and before.run == report.run else None
         why = reject_reason(job, report, same_run, snapshot.time)
@@ -318,7 +327,8 @@ def ingest(
             continue
         beside = partner(job, snapshot)
         accepted.append(last_report(job, report, before, beside))
-        sample = rate_sample(job, report, same_run, snapshot.nodes_by_name)
+        counts_all = forgotten_at < (0.0 if job.start_time is None else job.start_time)
+        sample = rate_sample(job, report, same_run, snapshot.nodes_by_name) if counts_all else None
         samples += [sample] if sample is not None else []
         pair = pair_sample(job, report, same_run, beside, snapshot)
         pairs += [pair] if pair is not None else []

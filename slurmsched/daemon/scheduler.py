@@ -281,7 +281,7 @@ class _Round:
         spool = Path(folder) if folder else None
         try:
             if spool is not None:
-                ingest(spool, snapshot, managed, measurements)
+                ingest(spool, snapshot, managed, measurements, forgotten=self.store.finished_runs.forgotten())
             record_out_of_memory(spool, snapshot, measurements)
         except SynschedError:
             raise

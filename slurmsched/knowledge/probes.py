@@ -76,11 +76,10 @@ def probe_profiles(
 
 def _work(job: Job) -> _Work | None:
     """Returns what jobs have in common that count as the same work here; None for a job that cannot be a probe."""
-    request = job.original_request
-    same = job.hints.model or job.work or job.array_job
-    if not same or request.gpus <= 0 or request.keeps_cpus or job.copy_of:
+    request, name = job.original_request, job.work or job.array_job
+    if not (job.hints.model or name) or request.gpus <= 0 or request.keeps_cpus or job.copy_of:
         return None
-    return job.user, job.hints.model or "", job.work or job.array_job, request, job.partitions
+    return job.user, job.hints.model or "", name, request, job.partitions
 
 
 def _of_work(

@@ -18,10 +18,10 @@ from math import log, sqrt
 from statistics import fmean, median, variance
 from typing import Final
 
-from slurmsched.knowledge.knowledge import RULE_OF_THUMB, Profile
+from slurmsched.knowledge.knowledge import RULE_OF_THUMB, Knowledge, Profile
 from slurmsched.knowledge.speed import SensitivityMatrix
 from slurmsched.knowledge.work import Kind, Work, WorkKind
-from slurmsched.model import AccountedRun, CpuNeed, JobId, MeasuredUse, RunEnd
+from slurmsched.model import AccountedRun, CpuNeed, Job, JobId, MeasuredUse, RunEnd
 
 MAX_AGE: Final = 60 * 86400.0
 """Seconds after which a run tells nothing any more: code and data change."""
@@ -231,6 +231,22 @@ def use_profiles(use: Mapping[JobId, MeasuredUse]) -> Mapping[JobId, Profile]:
         if known not in made:
             made[known] = _profile(known)
     return {job: profile for job, known in use.items() if (profile := made[known]) is not None}
+
+
+def with_memory_in_use(knowledge: Knowledge, jobs: Iterable[Job]) -> Mapping[JobId, Profile]:
+    """Returns the measured profile of each job whose memory may shrink, with the memory that earlier runs of its work
+    had in use: a sensitivity tells of the cache alone. Jobs of which no such run is known are missing."""
+    made: dict[tuple[int, float], Profile] = {}
+    found: dict[JobId, Profile] = {}
+    for job in jobs:
+        use = knowledge.by_use.get(job.id) if job.hints.memory_tunable else None
+        known = knowledge.profile(job) if use is not None else None
+        if use is not None and known is not None and known.least_memory < use.least_memory:
+            key = id(known), use.least_memory
+            if key not in made:
+                made[key] = replace(known, least_memory=use.least_memory)
+            found[job.id] = made[key]
+    return found
 
 
 def _profile(use: MeasuredUse) -> Profile | None:

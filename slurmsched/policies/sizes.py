@@ -295,6 +295,7 @@ class Tune:
 
     def demand_range(self, gang: Gang, kind: PoolKind) -> DemandRange:
         asked, share, node = requested_size(gang, kind), proportional_size(gang, kind), _exclusive_size(gang, kind)
+        in_use = 0
         if gang.profile is not None and asked.memory:
             in_use = min(ceil(gang.profile.least_memory * gang.gpus_per_part), node.memory)
             asked = replace(asked, memory=max(asked.memory, in_use))
@@ -310,8 +311,8 @@ class Tune:
             floor = replace(floor, cpus=min(least, share.cpus) if lends_cpus(gang, kind) else least)
             if gang.cpus_tunable is None:  # what it asked for, as long as nobody needs it
                 best = replace(best, cpus=max(best.cpus, asked.cpus))
-        if matrix.knows_memory:
-            return DemandRange(best, floor)
+        if matrix.knows_memory:  # of the cache, below which lies what processes have in use
+            return DemandRange(*(replace(size, memory=max(size.memory, in_use)) for size in (best, floor)))
         return DemandRange(replace(best, memory=asked.memory), replace(floor, memory=asked.memory))
 
     def upgrades(

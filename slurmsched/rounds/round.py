@@ -9,7 +9,7 @@ from functools import cached_property
 from slurmsched.knowledge import Knowledge, OutOfMemoryPairs
 from slurmsched.knowledge.probes import probe_profiles
 from slurmsched.knowledge.refinement import family_profiles, latest_rates, measured_pairs, self_measured_profiles
-from slurmsched.knowledge.usage import use_profiles
+from slurmsched.knowledge.usage import use_profiles, with_memory_in_use
 from slurmsched.model import (
     Decision,
     IdleGpus,
@@ -155,7 +155,11 @@ def run_round(
         situation = Situation(
             snapshot=observed,
             jobs=tuple(jobs),
-            knowledge=replace(known, by_use={**known.by_use, **probes}),
+            knowledge=replace(
+                known,
+                own={**known.own, **with_memory_in_use(known, due)},
+                by_use={**known.by_use, **probes},
+            ),
             non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}
             | guarded_jobs(observed, jobs, state, settings)
             | contested_jobs(observed, jobs, unmanaged.keys() | state.let_go, open_nodes)

@@ -137,7 +137,7 @@ class FinishedRuns:
         with self._database.transaction():
             self._database.write("INSERT OR REPLACE INTO accounting VALUES (1, :reached, :span, :asked, :failures, "
                                  ":problem)", asdict(cursor))  # fmt: skip
-            forgotten = self._forgotten()
+            forgotten = self.forgotten()
             wanted = [run for run in runs if run.ended > forgotten.get(run.owner, 0.0)]
             seen, known = self._seen(run.job for run in wanted), self._known(run.job for run in wanted)
             complete = [_completed(run, seen.get(run.job), only_type) for run in wanted]
@@ -184,7 +184,7 @@ class FinishedRuns:
         """What runs of the same owner's same work used, by job; the closest kind that tells anything counts."""
         jobs = tuple(waiting)
         origins = self._origins(job.id for job in jobs)
-        forgotten_at = max(self._forgotten().values(), default=0.0)
+        forgotten_at = max(self.forgotten().values(), default=0.0)
         if not 0 <= now - self._use_since < _USE_KEPT or forgotten_at > self._use_forgotten_at:
             self._use_forgotten_at = forgotten_at
             self._use.clear()
@@ -224,7 +224,7 @@ class FinishedRuns:
 
     def _up_to_date_lengths(self, now: float) -> JobLengths:
         """What is kept of finished runs; it is read again daily, and once an owner wanted to be forgotten."""
-        forgotten_at = max(self._forgotten().values(), default=0.0)
+        forgotten_at = max(self.forgotten().values(), default=0.0)
         old = not 0 <= now - self._lengths_since < _DAY or forgotten_at > self._forgotten_at
         if self._lengths is None or old:
             query = "SELECT id, owner, likely_from, likely_to, hinted FROM jobs WHERE likely_from IS NOT NULL"
@@ -279,7 +279,8 @@ class FinishedRuns:
         self._use.clear()
         return deleted
 
-    def _forgotten(self) -> Mapping[str, float]:
+    def forgotten(self) -> Mapping[str, float]:
+        """When users wanted to be forgotten last, in unix seconds."""
         rows = self._database.rows("SELECT owner, at FROM forgotten")
         known = self._database.unreadable_rows.parse_each(
             "forgotten", "owner", lambda row: (text(row, "owner"), number(row, "at")), rows

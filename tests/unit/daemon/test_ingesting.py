@@ -67,6 +67,29 @@ def complaints(store: Store) -> dict[str, str]:
     return {row["subject"]: row["sentence"] for row in store.database.rows("SELECT * FROM complaints")}
 
 
+def test_what_was_reported_before_its_owner_was_forgotten_is_not_learnt_from_later_reports(
+    tmp_path: Path, store: Store
+) -> None:
+    def read(at: float) -> None:
+        forgotten = store.finished_runs.forgotten()
+        seen = cluster(at)
+        store.state.record_poll(None, seen, frozenset({"1"}))
+        ingest(tmp_path, seen, ["1"], store.measurements, lambda _user: os.getuid(), forgotten=forgotten)
+
+    said(tmp_path, "1", 100.0, 200)
+    read(110.0)
+    store.finished_runs.forget("alice", 120.0)
+    read(130.0)
+    assert rates(store) == {}, "the file is the same as before"
+    assert store.database.rows("SELECT * FROM reported") == []
+    said(tmp_path, "1", 200.0, 400)
+    read(210.0)
+    assert rates(store) == {}, "half of it is from before"
+    said(tmp_path, "1", 300.0, 700)
+    read(310.0)
+    assert rates(store) == {"1": [(3.0, 6.0)]}, "300 steps in 50 s of work since the last report"
+
+
 def test_rates_are_kept_by_what_the_job_had(tmp_path: Path, store: Store) -> None:
     said(tmp_path, "1", 100.0, 200)
     take_in(tmp_path, cluster(110.0), store)

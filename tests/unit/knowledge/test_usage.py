@@ -11,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge, Profile
-from slurmsched.knowledge.usage import cpu_need, kinds_of_use, measured_use, use_profiles
+from slurmsched.knowledge.usage import cpu_need, kinds_of_use, measured_use, use_profiles, with_memory_in_use
 from slurmsched.knowledge.work import Work, WorkKind
-from slurmsched.model import AccountedRun, CpuNeed, MeasuredUse, RunEnd, work_of
+from slurmsched.model import AccountedRun, CpuNeed, MeasuredUse, RunEnd, SchedulerState, work_of
 from slurmsched.policies.cluster.gang import gang_of
 from slurmsched.policies.cluster.resources import PoolKind
 from slurmsched.policies.sizes import Proportional, Sizing, Tune, demand_range, lends_cpus
-from tests.builders import GIB, job, profile
+from slurmsched.rounds.round import run_round
+from slurmsched.settings.definition import ManageSettings, Mode, RoundSettings, Settings
+from tests.builders import GIB, job, node, profile, snapshot
+from tests.prescribing import Anyone
 
 HOUR, DAY = 3600.0, 86400.0
 SERVER = PoolKind("v100", 8, 24, 500 * GIB)
@@ -265,6 +268,25 @@ def test_memory_is_never_less_than_a_fifth_more_than_was_in_use() -> None:
     much = use_profiles({"1": used(2, spares=True, memory=900.0 * GIB)})["1"]
     demand = Tune().demand_range(gang_of(job(1).original_request, much, memory_tunable=False), SERVER)
     assert demand.minimum.memory == 500 * GIB, "no more than a node has"
+
+
+def test_memory_that_is_a_cache_never_shrinks_below_what_runs_had_in_use() -> None:
+    """A measured sensitivity tells how much of the data is cached, and nothing of what processes hold."""
+    of_cache = profile("m", {1: 1, 3: 1}, {10: 1, 60: 1})
+    use = use_profiles({"1": MeasuredUse("name", 5, 0.0, (), memory=100.0 * GIB)})
+    asking = job(1, 1, 3, 200 * GIB, hint="model=m,mem=tune")
+    known = Knowledge({"m": of_cache}, by_use=use)
+    assert with_memory_in_use(known, [job(1, 1, 3, 200 * GIB, hint="model=m")]) == {}, "its memory stays as it is"
+    floors = with_memory_in_use(known, [asking])
+    sized = []
+    for found in (of_cache, floors["1"]):
+        demand = demand_range(Tune(), gang_of(asking.original_request, found, memory_tunable=True), SERVER)
+        sized.append((demand.minimum.memory // GIB, demand.best.memory // GIB))
+    assert sized == [(10, 10), (120, 120)]
+    state = SchedulerState(use={"1": MeasuredUse("name", 5, 0.0, (), memory=100.0 * GIB)}, held=frozenset({"1"}))
+    settings = Settings(manage=ManageSettings(partitions=("gpu",)), rounds=RoundSettings(mode=Mode.ENFORCE))
+    result = run_round(snapshot([node()], [asking]), state, settings, Knowledge({"m": of_cache}), Anyone())
+    assert result.decision.targets["1"].resources.memory >= 120 * GIB
 
 
 def test_use_comes_after_what_was_measured_and_before_a_rule_of_thumb() -> None:
