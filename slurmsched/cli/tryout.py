@@ -137,9 +137,8 @@ def _accounting(invocation: Invocation, file: str | None) -> tuple[Accounting, s
     if file is not None and file != "-":
         return read_accounting(read_text(file), Path(file).name), Path(file).name
     if file == "-" or not (sys.stdin is None or sys.stdin.isatty() or which("sacct")):
-        return read_accounting(
-            click.get_text_stream("stdin", errors="replace").read(), "standard input"
-        ), "standard input"
+        text = sys.stdin.buffer.read().decode(errors="replace") if sys.stdin is not None else ""
+        return read_accounting(text, "standard input"), "standard input"
     if not which("sacct"):
         raise click.UsageError(f"name a file with what '{SACCT_COMMAND}' printed: there is no sacct here")
     text = Commands(_SACCT_SECONDS, invocation.settings.cluster.slurm_conf).read_accounting(
