@@ -27,7 +27,7 @@ from slurmsched.traces.tables import read_text
 _SACCT_SECONDS = 300.0
 
 
-def _wrapped(fields: str, width: int = 66) -> str:
+def _wrapped(fields: str, width: int = 54) -> str:
     """Returns the fields as several -o, which sacct joins, in lines that a shell joins."""
     lines = [""]
     for field in fields.split(","):
@@ -41,8 +41,8 @@ _HELP = f"""Tell what a month of your jobs would have been.
 
 Reads what sacct printed (FILE, or - for standard input), simulates the same jobs under plain Slurm and under a policy,
 and says what would have been: times, waits, restarts, who gains and who loses, how sure that is, and what to set.
-Nothing is changed, and nothing has to be installed on the cluster, where the first two lines of the example run. Without
-FILE it runs sacct itself, if there is one.
+Nothing is changed, and nothing has to be installed on the cluster, where the first lines of the example run.
+Without FILE it runs sacct itself, if there is one.
 
 \b
 Example:
@@ -137,9 +137,8 @@ def _accounting(invocation: Invocation, file: str | None) -> tuple[Accounting, s
     if file is not None and file != "-":
         return read_accounting(read_text(file), Path(file).name), Path(file).name
     if file == "-" or not (sys.stdin is None or sys.stdin.isatty() or which("sacct")):
-        return read_accounting(
-            click.get_text_stream("stdin", errors="replace").read(), "standard input"
-        ), "standard input"
+        text = sys.stdin.buffer.read().decode(errors="replace") if sys.stdin is not None else ""
+        return read_accounting(text, "standard input"), "standard input"
     if not which("sacct"):
         raise click.UsageError(f"name a file with what '{SACCT_COMMAND}' printed: there is no sacct here")
     text = Commands(_SACCT_SECONDS, invocation.settings.cluster.slurm_conf).read_accounting(

@@ -147,11 +147,13 @@ def cut_windows(jobs: Sequence[AccountedJob], length: float) -> Iterator[Window]
     begins, ends = period_of(jobs)
     count = max(1, ceil((ends - begins) / length))
     length = (ends - begins) / count
+    arrivals, until = (np.array([of(job) for job in jobs]) for of in (lambda job: job.job.arrival, _until))
     for number in range(count):
         start, end = begins + number * length, begins + (number + 1) * length
-        before = [job for job in jobs if job.job.arrival < start < _until(job)]
+        before = [jobs[at] for at in np.flatnonzero((arrivals < start) & (until > start)).tolist()]
         before.sort(key=lambda job: (job.start > start, job.start))
-        inside = [job for job in jobs if start <= job.job.arrival < end]
+        first, stop = (int(np.searchsorted(arrivals, edge)) for edge in (start, end))
+        inside = jobs[first:stop]
         moved = [_moved(job, start) for job in (*before, *inside)]
         window = Window(start, end, tuple(moved), len(before))
         if window.measured:
@@ -188,10 +190,10 @@ def window_length(jobs: Sequence[AccountedJob], options: TryoutOptions) -> float
     seconds = ends - begins
     if options.budget is None:
         return seconds
-    busy = sum(job.job.duration for job in jobs) / max(seconds, 1.0)
+    present = sum(_until(job) - job.job.arrival for job in jobs) / max(seconds, 1.0)
     early = options.early or _EARLY[0]
     rounds = min(1.0 / options.period + min(1.0 / early, 2.0 * len(jobs) / seconds), 4.0 * len(jobs) / seconds)
-    cost = rounds * (_ROUND_SECONDS + _ROUND_SECONDS_PER_JOB * busy)
+    cost = rounds * (_ROUND_SECONDS + _ROUND_SECONDS_PER_JOB * present)
     whole = cost * seconds
     if whole < _PART_OF_BUDGET * options.budget:
         return seconds
@@ -200,7 +202,7 @@ def window_length(jobs: Sequence[AccountedJob], options: TryoutOptions) -> float
 
 
 _ROUND_SECONDS: Final = 0.01
-_ROUND_SECONDS_PER_JOB: Final = 0.0001
+_ROUND_SECONDS_PER_JOB: Final = 0.00015
 """Of one core, of which there is one that is five years old."""
 _PART_OF_BUDGET: Final = 0.7
 

@@ -145,7 +145,7 @@ def tryout_figures(run: TryoutRun) -> TryoutFigures:
         blocks=len(blocks),
         sooner=int((sooner_by >= _LATER).sum()),
         later=int((sooner_by <= -_LATER).sum()),
-        same_times=bool(np.array_equal(slurm, policy) and np.array_equal(*starts)),
+        same_times=bool(np.array_equal(slurm, policy) and np.array_equal(starts[0], starts[1])),
         gains=tuple(_gains(measured, slurm, policy)),
         losses=tuple(_losses(measured, sooner_by)),
     )
@@ -221,7 +221,7 @@ def _ranges(
         ("mean", slurm, policy, lambda of: float(of.mean())),
         ("median", slurm, policy, lambda of: float(np.median(of))),
         ("p99", slurm, policy, lambda of: float(np.percentile(of, 99))),
-        ("wait", *waits, lambda of: float(of.mean())),
+        ("wait", waits[0], waits[1], lambda of: float(of.mean())),
     )
     enough = len(blocks) >= _LEAST_BLOCKS and len(slurm) >= _LEAST_JOBS
     random = np.random.default_rng((seed, len(slurm)))

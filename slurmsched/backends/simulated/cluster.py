@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from slurmsched.backends.simulated.events import Event, EventQueue, SimulatedEventKind
@@ -68,6 +68,9 @@ class VirtualCluster:
         """Jobs that Slurm does not start whatever is free, each with the reason that it shows."""
         self.widens_shards = True
         """Whether it is as Slurm since 23.11 (`Snapshot.widens_shards`)."""
+        self._usable: Sequence[str] = ()
+        self._known_candidates: dict[JobId, BackfillCandidate] = {}
+        self._kinds: dict[object, int] = {}
         self.changes = 0
         """Counts the events processed: unchanged if a poll would show only that time has passed."""
         for edge in sorted({edge for r in self.reservations for edge in (r.start, r.end) if edge >= start}):
@@ -167,6 +170,7 @@ class VirtualCluster:
                 self.lifecycle.cancel(job, self.now)
             case SimulatedEventKind.PURGED:
                 del self.jobs[job.id]
+                self._known_candidates.pop(job.id, None)
 
     def set_node(self, name: str, state: NodeState, reason: str = "") -> None:
         """Sets a node's state. Jobs on a node that goes down are requeued if they allow it, else they end."""
@@ -228,17 +232,21 @@ class VirtualCluster:
         return self._candidates(queue)
 
     def _candidates(self, queue: Iterable[SimulatedJob]) -> list[BackfillCandidate]:
+        """Each job with its nodes. These are known from the last time, unless nodes or its request have changed."""
         eligible = EligibleNodes(self.nodes, self.partitions, self.reservations, self.now)
-        return [
-            BackfillCandidate(
-                job.id,
-                job.current_request,
-                eligible.for_job(job),
-                job.submission.time_limit,
-                job.array_job if job.throttle else "",
-            )
-            for job in queue
-        ]
+        if self.reservations or self._usable != eligible.usable:
+            self._usable, self._known_candidates, self._kinds = eligible.usable, {}, {}
+        found = list[BackfillCandidate]()
+        for job in queue:
+            known = self._known_candidates.get(job.id)
+            if known is None or known.request is not job.current_request:
+                request, lists = job.current_request, eligible.for_job(job)
+                kind = self._kinds.setdefault((request, lists), len(self._kinds))
+                array = job.array_job if job.throttle else ""
+                known = BackfillCandidate(job.id, request, lists, job.submission.time_limit, array, kind)
+                self._known_candidates[job.id] = known
+            found.append(known)
+        return found
 
     def start_all_waiting(self) -> bool:
         """Releases all pending jobs if the hook holds each of them and all fit on what is free; Slurm starts them then.

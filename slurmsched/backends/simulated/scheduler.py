@@ -36,6 +36,8 @@ class BackfillCandidate:
     node_lists: tuple[tuple[str, ...], ...]
     time_limit: int | None
     array: str = ""
+    kind: int | None = None
+    """The same number for jobs with the same request and the same node lists, where the cluster counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,9 @@ def schedule_queue(
     nodes = {name: node.clone() for name, node in nodes.items()}
     slots, started = dict(slots), list[FutureRelease]()
     reservation: _Reservation | None = None
-    not_fitting, would_delay = set[_RequestClass](), set[_RequestClass]()
+    not_fitting, would_delay = set[_RequestClass | int](), set[_RequestClass | int]()
     for candidate in queue:
-        kind = (candidate.request, candidate.node_lists)
+        kind = (candidate.request, candidate.node_lists) if candidate.kind is None else candidate.kind
         if kind in not_fitting or (candidate.array and slots.get(candidate.array, 0) <= 0):
             continue  # free resources only shrink during one pass
         end = now + candidate.time_limit if candidate.time_limit is not None else inf
@@ -267,6 +269,11 @@ class EligibleNodes:
         self._reservations = tuple(reservations)
         self._now = now
         self._known: dict[tuple[tuple[str, ...], frozenset[str]], tuple[tuple[str, ...], ...]] = {}
+
+    @property
+    def usable(self) -> Sequence[str]:
+        """The nodes that are up, lowest weight first."""
+        return self._usable
 
     def for_job(self, job: SimulatedJob) -> tuple[tuple[str, ...], ...]:
         """The job's eligible nodes for each of its partitions in order, lowest weight first."""
