@@ -187,10 +187,11 @@ def _hadare(chosen: Choices) -> Policy:
 
 
 def _unified(chosen: Choices) -> Policy:
+    from slurmsched.policies.place.worth import UNIFIED_PLACEMENT  # noqa: PLC0415
     from slurmsched.policies.unified import UnifiedMarket  # noqa: PLC0415
 
     steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
-    return Pipeline("unified", None, Tune(), CONSOLIDATED, steps, entitle=market, last_steps=chosen.first)
+    return Pipeline("unified", None, Tune(), UNIFIED_PLACEMENT, steps, entitle=market, last_steps=chosen.first)
 
 
 def _gandiva_fair(chosen: Choices) -> Policy:

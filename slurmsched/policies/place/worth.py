@@ -200,27 +200,25 @@ class GangSlots:
             for of_width in [[task for task in workload.tasks if task.gpus == width]]
         )
         """The least demand of each width, and the probability that a task is a gang so wide."""
-        self._idle: Ints = np.count_nonzero(free.milli == MILLI_PER_GPU, axis=1)
+        self._idle: Ints = np.zeros(len(free.pools), dtype=np.int64)
+        self._slots: Ints = np.zeros((len(self.gangs), len(free.pools)), dtype=np.int64)
+        self._totals: list[int] = []
         self._seen = len(free.changed_nodes)
+        self._count(np.arange(len(free.pools)))
 
-    def losses(self, task: TaskDemand) -> Floats:
-        """Return what each pool loses of slots for wider gangs by this task, in GPUs; [pools]."""
-        from scipy.special import pdtrc  # noqa: PLC0415 a round of another policy starts faster without it
-
-        free = self._free
+    def losses(self, task: TaskDemand) -> Floats | float:
+        """Return what each pool loses of slots for wider gangs by this task, in GPUs, or 0.0 for all; [pools]."""
         self._update()
-        cpus, lost = free.cpus[free.pools.node_of], np.zeros(len(free.pools))
-        coming = self._tasks_to_come()
-        for gang, probability in self.gangs:
-            if gang.gpus <= task.gpus:
+        free, lost, coming = self._free, 0.0, self._tasks_to_come()
+        for index, (gang, probability) in enumerate(self.gangs):
+            slots, total = self._slots[index], self._totals[index]
+            if gang.gpus <= task.gpus or not total:
                 continue
-            slots = np.where(cpus >= gang.cpus, self._idle // gang.gpus, 0)
-            total = int(slots.sum())
-            chance = float(pdtrc(total - 1, probability * coming)) if total else 0.0
+            chance = _chance_of_as_many(total, probability * coming)
             if chance > 10.0**-_DIGITS:
-                enough = cpus - task.cpus >= gang.cpus
+                enough = free.cpus[free.pools.node_of] - task.cpus >= gang.cpus
                 after = np.where(enough, (self._idle - self._whole_gpus_taken(task)) // gang.gpus, 0)
-                lost += gang.gpus * chance * (slots - np.maximum(after, 0))
+                lost = lost + gang.gpus * chance * (slots - np.maximum(after, 0))
         return lost
 
     def _whole_gpus_taken(self, task: TaskDemand) -> Ints:
@@ -234,15 +232,35 @@ class GangSlots:
 
     def _tasks_to_come(self) -> float:
         """Return the tasks that come until all idle GPUs are used."""
-        idle = float(self._free.milli.sum()) / MILLI_PER_GPU
-        return idle / self._gpus_per_task if self._gpus_per_task else 0.0
+        return self._idle_gpus / self._gpus_per_task if self._gpus_per_task else 0.0
 
     def _update(self) -> None:
         log = self._free.changed_nodes
         if self._seen < len(log):
-            pools = np.flatnonzero(np.isin(self._free.pools.node_of, log[self._seen :]))
-            self._idle[pools] = np.count_nonzero(self._free.milli[pools] == MILLI_PER_GPU, axis=1)
+            self._count(np.flatnonzero(np.isin(self._free.pools.node_of, log[self._seen :])))
             self._seen = len(log)
+
+    def _count(self, pools: Ints) -> None:
+        """Count the idle GPUs and slots of these pools again."""
+        cpus = self._free.cpus[self._free.pools.node_of[pools]]
+        self._idle[pools] = np.count_nonzero(self._free.milli[pools] == MILLI_PER_GPU, axis=1)
+        for index, (gang, _) in enumerate(self.gangs):
+            self._slots[index, pools] = np.where(cpus >= gang.cpus, self._idle[pools] // gang.gpus, 0)
+        self._totals = self._slots.sum(axis=1).tolist()
+        self._idle_gpus = float(self._free.milli.sum()) / MILLI_PER_GPU
+
+
+_CERTAIN: Final = 10.0
+"""Standard deviations above its mean that a number never is."""
+
+
+def _chance_of_as_many(slots: int, mean: float) -> float:
+    """Return P(D >= slots) for D of Poisson's distribution with this mean."""
+    if slots > mean + _CERTAIN * (mean**0.5 + 1):
+        return 0.0
+    from scipy.special import pdtrc  # noqa: PLC0415 a round of another policy starts faster without it
+
+    return float(pdtrc(slots - 1, mean))
 
 
 class LeastLossTable(PoolScoreTable):
@@ -288,7 +306,10 @@ class _LeastLoss(NodeScore):
         table, scores = self._table(free), np.full(len(candidates), -np.inf)
         milli = np.zeros_like(candidates) if demand.milli is None else demand.milli[candidates]
         needs = np.stack([demand.cpus[candidates], demand.memory[candidates], milli], axis=1)
-        kinds, of_kind = np.unique(needs, axis=0, return_inverse=True)
+        if (needs == needs[0]).all():
+            kinds, of_kind = needs[:1], np.zeros_like(candidates)
+        else:
+            kinds, of_kind = np.unique(needs, axis=0, return_inverse=True)
         for index, (cpus, memory, part) in enumerate(kinds.tolist()):
             whole = MILLI_PER_GPU if demand.gpus else 0
             task = TaskDemand(cpus, memory, 1 if part else demand.gpus, part or whole)

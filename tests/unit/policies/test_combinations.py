@@ -15,7 +15,8 @@ from slurmsched.policies.orders import FirstInFirstOut, LeastAttainedService
 from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
 from slurmsched.policies.place.placement import CONSOLIDATED
 from slurmsched.policies.place.scores import LEAST_FRAGMENTS
-from slurmsched.policies.sizes import Proportional, Tune
+from slurmsched.policies.place.worth import UNIFIED_PLACEMENT
+from slurmsched.policies.sizes import AsRequested, Proportional, Tune
 from slurmsched.policies.stages import Policy
 from tests.builders import job, node, share, situation
 from tests.turning import Cluster, tickets
@@ -97,3 +98,32 @@ def test_a_half_moves_where_that_lets_a_wide_job_start(policy: Policy) -> None:
     assert nodes_of(decision) == {"1": "n2", "2": "n2", "3": "n1"}
     assert decision.victims == {"1": "3"}
     assert decision.targets["1"].reasons[0].code is ReasonCode.MAKES_ROOM
+
+
+WORTH_AS_ASKED = Pipeline("worth", FirstInFirstOut(), AsRequested(), UNIFIED_PLACEMENT)
+
+
+def test_a_job_with_many_cpus_goes_where_each_idle_gpu_has_many() -> None:
+    """Consolidation takes n1, which has fewer idle GPUs, and leaves one GPU without a CPU there."""
+    usual = ((Request(gpus=1, cpus=2), 5), (Request(gpus=1, cpus=12), 5))
+    nodes = [node("n1", 4, cpus=16, busy=[0, 1], used_cpus=4), node("n2", 4, cpus=64, busy=[0], used_cpus=4)]
+    hungry = job(1, request=Request(gpus=1, cpus=12))
+    worth = WORTH_AS_ASKED.decide(situation(nodes, [hungry], recent_requests=usual))
+    consolidated = replace(WORTH_AS_ASKED, node_score=CONSOLIDATED)
+    before = consolidated.decide(situation(nodes, [hungry], recent_requests=usual))
+    assert (nodes_of(worth), nodes_of(before)) == ({"1": "n2"}, {"1": "n1"})
+
+
+def test_a_gang_on_two_nodes_is_consolidated_whatever_it_loses() -> None:
+    nodes = [node("n1", 4, cpus=64), node("n2", 4, cpus=16, busy=[3]), node("n3", 4, cpus=16, busy=[3])]
+    gang = job(1, request=Request(gpus=6, nodes=2, gpus_per_node=3, cpus=6))
+    decision = WORTH_AS_ASKED.decide(situation(nodes, [gang], recent_requests=((Request(gpus=1, cpus=12), 5),)))
+    assert nodes_of(decision) == {"1": "n2,n3"}
+
+
+def test_where_no_job_needs_a_gpu_jobs_are_consolidated() -> None:
+    nodes = [node("n1", 2), node("n2", 2, busy=[0])]
+    alone = job(1, request=Request(cpus=1))
+    assert nodes_of(WORTH_AS_ASKED.decide(situation(nodes, [alone]))) == nodes_of(
+        replace(WORTH_AS_ASKED, node_score=CONSOLIDATED).decide(situation(nodes, [alone]))
+    )
