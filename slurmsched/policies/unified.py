@@ -155,6 +155,7 @@ class _Bids:
     def make_utility(self, queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
         """Returns U of the jobs in the queue, for `HadarPrices`."""
         self._jobs, self._servers = {job.job: job for job in queue}, servers
+        servers.best_rates([job.throughput for job in queue])  # of all at once: one by one takes ten times as long
         self._sizes = sizes = {job.job: _size(job, servers) for job in queue}
         behind_of = self._behind
 

@@ -85,7 +85,7 @@ class _AdmittedTypes:
     """Some of the types that a gang can run on, and what it can use of servers of each class."""
 
     def __init__(self, shape: GangShape, kinds: Sequence[int]) -> None:
-        self._shape, self._kinds = shape, frozenset(kinds)
+        self._shape, self.kinds = shape, frozenset(kinds)
         self._usable: dict[ServerClass, _Usable | None] = {}
 
     def usable(self, servers: ServerClass) -> _Usable | None:
@@ -101,7 +101,7 @@ class _AdmittedTypes:
         most = -(-shape.workers // shape.min_servers) if shape.min_servers > 1 else inf
         for position, (kind, _, idle, price) in enumerate(servers.pools):
             free = int(min(idle, most))
-            if kind in self._kinds and free > 0:
+            if kind in self.kinds and free > 0:
                 pools.append(((price, shape.speed_ranks[kind], -free), position, kind, free, price))
         if not pools:
             return None
@@ -197,6 +197,8 @@ class FreeGpus:
     key: int
     _layout: _Layout
     _places: dict[GangShape, tuple[Place, ...]] = field(default_factory=dict)
+    _of_types: dict[_AdmittedTypes, tuple[Place, ...]] = field(default_factory=dict)
+    """Places on some types, which are those of the state before where no server with one of these has changed."""
 
     @classmethod
     def of(cls, servers: ServerPools, free: Ints, price: Floats, price_of: PoolPrice) -> FreeGpus:
@@ -234,7 +236,11 @@ class FreeGpus:
                 del classes[before]
             classes[now] = classes.get(now, 0) | (1 << server)
         taken = sum(gpus for _, gpus in place.allocation)
-        return FreeGpus(classes, self.idle - taken, self.key_without(place.allocation), self._layout)
+        changed = {pool[0] for before, _ in left.values() for pool in before.pools}
+        unchanged = {some: places for some, places in self._of_types.items() if some.kinds.isdisjoint(changed)}
+        return FreeGpus(
+            classes, self.idle - taken, self.key_without(place.allocation), self._layout, _of_types=unchanged
+        )
 
     def with_released(self, allocation: TaskAllocation) -> FreeGpus:
         """Returns the state in which these GPUs are free too."""
@@ -256,17 +262,22 @@ class FreeGpus:
     def _find_places(self, shape: GangShape) -> tuple[Place, ...]:
         cheapest: dict[tuple[tuple[int, ...], bool], Place] = {}
         for admitted in shape.admitted:
-            usable = [
-                (some, servers, members)
-                for servers, members in self.classes.items()
-                if (some := admitted.usable(servers)) is not None
-            ]
-            if _suffice(usable, shape.workers):
-                for place in self._candidates(shape, usable):
-                    known = cheapest.get((place.kinds, place.is_consolidated))
-                    if known is None or place.cost < known.cost:
-                        cheapest[place.kinds, place.is_consolidated] = place
+            found = self._of_types.get(admitted)
+            if found is None:
+                found = self._of_types[admitted] = self._find_places_on(shape, admitted)
+            for place in found:
+                known = cheapest.get((place.kinds, place.is_consolidated))
+                if known is None or place.cost < known.cost:
+                    cheapest[place.kinds, place.is_consolidated] = place
         return tuple(cheapest.values())
+
+    def _find_places_on(self, shape: GangShape, admitted: _AdmittedTypes) -> tuple[Place, ...]:
+        usable = [
+            (some, servers, members)
+            for servers, members in self.classes.items()
+            if (some := admitted.usable(servers)) is not None
+        ]
+        return tuple(self._candidates(shape, usable)) if _suffice(usable, shape.workers) else ()
 
     def _candidates(self, shape: GangShape, usable: Sequence[_Alike]) -> Iterator[Place]:
         """Yields the cheapest server that holds the whole gang, else the fewest servers; then the cheapest GPUs
