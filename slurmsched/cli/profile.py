@@ -44,7 +44,7 @@ class NoGpuError(SynschedError):
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredModel:
+class ProfiledModel:
     """What was measured of a model: the number of runs, speeds by CPUs and memory per GPU, and steps per second at the
     GPU-proportional share; `file` has the profile."""
 
@@ -98,7 +98,7 @@ class ReportedRates:
     "--patience", type=parse_seconds, default="1h", metavar="TIME", help="Longest wait in the queue. Default: 1h."
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="JSON file to write the profile to.")
-@json_option("cli.profile:MeasuredModel")
+@json_option("cli.profile:ProfiledModel")
 @click.argument(
     "sbatch",
     nargs=-1,
@@ -153,7 +153,7 @@ def run(
     source = f"measured on {pluralise(gpus, f'{gpu_type} GPU'.lstrip())} by {getpass.getuser()}"
     save_profile(MeasuredProfile(model, task, gpu_type, gpus, measurement.matrix, rate, source, invocation.now()), path)
     if as_json:
-        print_json(MeasuredModel(str(path), len(measurement.runs), measurement.matrix, rate))
+        print_json(ProfiledModel(str(path), len(measurement.runs), measurement.matrix, rate))
         return
     console().print(profile_view(load_knowledge(path).models[model]))
     click.echo(
