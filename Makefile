@@ -70,6 +70,7 @@ docs: $(READY) ## write the generated pages anew
 	@$(BIN)/synsched render settings.md > docs/settings.md.new && mv docs/settings.md.new docs/settings.md
 	@$(BIN)/synsched render flags.md > docs/flags.md.new && mv docs/flags.md.new docs/flags.md
 	@$(BIN)/synsched render metrics.md > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
+	@$(BIN)/synsched render json.md > docs/json.md.new && mv docs/json.md.new docs/json.md
 	@$(BIN)/python -m slurmsched.cli.reference > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
 
 lock: $(READY) ## choose the versions of requirements.lock anew, with their hashes

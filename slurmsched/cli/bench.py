@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import click
 
 from slurmsched.bench.decisions import time_decision, time_lengths
 from slurmsched.bench.hostile_rounds import BOUND_MS, run_hostile
-from slurmsched.bench.jobside import time_consolidation, time_jobside
+from slurmsched.bench.jobside import ConsolidationTime, JobsideTime, time_consolidation, time_jobside
 from slurmsched.bench.store import time_accounting, time_store
 from slurmsched.bench.workload import THREE_TYPES
 from slurmsched.cli.bench_policies import fragmentation, gavel, hadar, tesserae
@@ -38,9 +38,30 @@ class NotMeasuredError(SynschedError):
     """No round could be measured because another scheduler holds the lock."""
 
 
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """A real round: seconds of its parts, Slurm commands that only read and that change something, and its size."""
+
+    observe_s: float | None
+    decide_s: float | None
+    plan_s: float | None
+    apply_s: float | None
+    commands: int
+    updates: int
+    jobs: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobsideTimes(JobsideTime):
+    """What job reports cost, and the merging of a model's copies by file format."""
+
+    consolidations: tuple[ConsolidationTime, ...]
+
+
 @click.command("round")
 @click.option("--mode", type=MODE_CHOICE, help="Use this mode instead of rounds.mode.")
-@json_option
+@json_option("cli.bench:RoundTimes")
 @click.pass_obj
 def round_(invocation: Invocation, *, mode: str | None, as_json: bool) -> None:
     """Measure one round on the cluster of the settings.
@@ -59,20 +80,20 @@ def round_(invocation: Invocation, *, mode: str | None, as_json: bool) -> None:
     if report is None:
         raise NotMeasuredError("another 'synsched run' is active: stop it, then measure again")
     tally = report.tally
-    figures = {
-        "observe_s": tally.observe_s,
-        "decide_s": tally.decide_s,
-        "plan_s": tally.plan_s,
-        "apply_s": tally.apply_s,
-        "commands": tally.reads,
-        "updates": tally.writes,
-        "jobs": tally.jobs,
-        "nodes": tally.nodes,
-    }
+    figures = RoundTimes(
+        observe_s=tally.observe_s,
+        decide_s=tally.decide_s,
+        plan_s=tally.plan_s,
+        apply_s=tally.apply_s,
+        commands=tally.reads,
+        updates=tally.writes,
+        jobs=tally.jobs,
+        nodes=tally.nodes,
+    )
     if as_json:
         print_json(figures)
         return
-    _print_figures((name, f"{value or 0:.6g}") for name, value in figures.items())
+    _print_figures((name, f"{value or 0:.6g}") for name, value in asdict(figures).items())
 
 
 def _print_figures(rows: Iterable[tuple[str, str]]) -> None:
@@ -110,7 +131,7 @@ def _print_remark(message: str) -> None:
     help="Accounts of these users.",
 )  # fmt: skip
 @click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True, help="Repetitions.")
-@json_option
+@json_option("bench.decisions:DecisionTime")
 @click.pass_obj
 def decide(
     invocation: Invocation,
@@ -184,7 +205,7 @@ def decide(
     metavar="SIZE",
     help="Size of the model whose three copies are merged.",
 )
-@json_option
+@json_option("cli.bench:JobsideTimes")
 def jobside(*, reports: int, repeat: int, model: int, as_json: bool) -> None:
     """Measure what job reports cost.
 
@@ -200,7 +221,7 @@ def jobside(*, reports: int, repeat: int, model: int, as_json: bool) -> None:
     measured = time_jobside(reports, with_progress(range(repeat), "reading reports"))
     means = time_consolidation(model)
     if as_json:
-        print_json({**asdict(measured), "consolidations": [asdict(mean) for mean in means]})
+        print_json(JobsideTimes(**asdict(measured), consolidations=tuple(means)))
         return
     rows = [
         ("overhead per step, no pause between steps", f"{measured.step_us:.3g} us"),
@@ -220,7 +241,7 @@ def jobside(*, reports: int, repeat: int, model: int, as_json: bool) -> None:
     "--jobs", type=click.IntRange(min=1), default=300_000, show_default=True, metavar="N", help="Finished jobs."
 )
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repetitions.")
-@json_option
+@json_option("bench.store:StoreTime")
 def store(*, jobs: int, repeat: int, as_json: bool) -> None:
     """Measure a round's database work.
 
@@ -250,7 +271,7 @@ def store(*, jobs: int, repeat: int, as_json: bool) -> None:
     "--finished", type=click.IntRange(min=1), default=300_000, show_default=True, metavar="N", help="Finished runs."
 )
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds of each kind.")
-@json_option
+@json_option("bench.store:AccountingTime")
 def accounting(*, finished: int, repeat: int, as_json: bool) -> None:
     """Measure what a round pays to learn of runs that have ended.
 
@@ -286,7 +307,7 @@ def accounting(*, finished: int, repeat: int, as_json: bool) -> None:
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=10_000, show_default=True, metavar="M", help="Jobs.")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds.")
-@json_option
+@json_option("bench.decisions:LengthsTime")
 def lengths(*, finished: int, jobs: int, repeat: int, as_json: bool) -> None:
     """Measure how long a round takes to forecast the lengths of jobs.
 
@@ -323,7 +344,7 @@ class HostileInputError(SynschedError):
 @click.option(
     "--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="W", help="Worker processes."
 )
-@json_option
+@json_option("bench.hostile_rounds:HostileResults")
 def hostile(*, records: int, seed: int, workers: int, as_json: bool) -> None:
     """Test rounds with hostile text in job fields.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import click
 
-from slurmsched.bench.decisions import time_decision
+from slurmsched.bench.decisions import DecisionTime, time_decision
 from slurmsched.bench.policies import (
     BENCHED_POLICIES,
     MatchingTime,
@@ -39,7 +39,7 @@ from slurmsched.report.tables import Column, Listing
 )
 @click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="Nodes. Default: those of openb.")
 @click.option("--priced", is_flag=True, help="The variant that prices the unallocated part of a GPU.")
-@json_option
+@json_option("bench.policies:PlacementTime")
 def fragmentation(*, data: Path, nodes: int | None, priced: bool, as_json: bool) -> None:
     """Measure placement by fragmentation gradient descent.
 
@@ -89,7 +89,7 @@ def fragmentation(*, data: Path, nodes: int | None, priced: bool, as_json: bool)
 )
 @click.option("--all-different", is_flag=True, help="No two jobs have the same rates.")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repetitions.")
-@json_option
+@json_option("bench.policies:TimeFractionsTime")
 def gavel(*, policy: str, jobs: int, profiles: str | None, all_different: bool, repeat: int, as_json: bool) -> None:
     """Measure Gavel's allocation of 256 GPUs of three types.
 
@@ -124,7 +124,7 @@ def gavel(*, policy: str, jobs: int, profiles: str | None, all_different: bool, 
 @click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="Active jobs.")
 @click.option("--all-different", is_flag=True, help="No two jobs have the same rates.")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repetitions.")
-@json_option
+@json_option("bench.policies:PricingTime")
 def hadar(*, jobs: int, all_different: bool, repeat: int, as_json: bool) -> None:
     """Measure a decision of Hadar.
 
@@ -164,7 +164,7 @@ _SIZE_DIVISORS: Final = (8, 4, 2, 1)
 @click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True, help="Repetitions.")
 @click.option("--as-published", is_flag=True, help="Place and pack anew in every round, as in the paper's text.")
 @click.option("--all-different", is_flag=True, help="In the live decision no two jobs have the same rates.")
-@json_option
+@json_option("cli.bench_policies:MatchingTimes")
 @click.pass_obj
 def tesserae(
     invocation: Invocation,
@@ -209,8 +209,9 @@ def tesserae(
         shape=replace(THREE_TYPES, all_different=all_different, shards_per_gpu=_SHARDS_PER_GPU),
     )
     if as_json:
-        print_json({**_time_as_json(whole), "growth_jobs": by_jobs, "growth_cluster": by_size,
-                    "sizes": [_time_as_json(time) for time in (*queues, *clusters)], "live": asdict(live)})  # fmt: skip
+        sizes = tuple(map(_stage_times, (*queues, *clusters)))
+        print_json(MatchingTimes(**asdict(_stage_times(whole)), growth_jobs=by_jobs, growth_cluster=by_size,
+                                 sizes=sizes, live=live))  # fmt: skip
         return
     stages = tuple(whole.stages)
     columns = [Column("GPUS", right=True), Column("JOBS", right=True), Column("MEDIAN", right=True)]
@@ -230,18 +231,49 @@ def tesserae(
     console().print(f"live {live.policy} with {live.running} jobs running: {times}")
 
 
-def _time_as_json(time: MatchingTime) -> dict[str, object]:
-    return {
-        "gpus": time.gpus,
-        "jobs": time.jobs,
-        "nodes": time.nodes,
-        "repeat": time.repeat,
-        "median_s": time.median_s,
-        "p95_s": time.p95_s,
-        **{f"{stage}_s": seconds for stage, seconds in time.stages.items()},
-        "pairs": time.pairs,
-        "moved": time.moved,
-    }
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Median seconds of one of Tesserae's decisions and of its stages; pairs and moved jobs are means of a round."""
+
+    gpus: int
+    jobs: int
+    nodes: int
+    repeat: int
+    median_s: float
+    p95_s: float
+    order_s: float
+    place_s: float
+    pack_s: float
+    rename_s: float
+    pairs: float
+    moved: float
+
+
+@dataclass(frozen=True, slots=True)
+class MatchingTimes(StageTimes):
+    """The times at the full size, those of smaller sizes, how time grows, and a decision as a site runs it."""
+
+    growth_jobs: float
+    growth_cluster: float
+    sizes: tuple[StageTimes, ...]
+    live: DecisionTime
+
+
+def _stage_times(time: MatchingTime) -> StageTimes:
+    return StageTimes(
+        time.gpus,
+        time.jobs,
+        time.nodes,
+        time.repeat,
+        time.median_s,
+        time.p95_s,
+        order_s=time.stages["order"],
+        place_s=time.stages["place"],
+        pack_s=time.stages["pack"],
+        rename_s=time.stages["rename"],
+        pairs=time.pairs,
+        moved=time.moved,
+    )
 
 
 def _milliseconds(seconds: float) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, log, nan
 from typing import Any, Final
 
@@ -38,6 +38,14 @@ class DecisionAtSize:
     failed: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionSizes:
+    """Decisions by policy and size, and by policy the exponent with which they grow."""
+
+    decisions: tuple[DecisionAtSize, ...]
+    growth: Mapping[str, float]
+
+
 def growth_exponent(measured: Sequence[DecisionAtSize]) -> float:
     """Return the exponent k of seconds ~ GPUs^k, by least squares of the logarithms; NaN for fewer than two answers."""
     known = [one for one in measured if one.seconds > 0]
@@ -57,7 +65,7 @@ def growth_exponent(measured: Sequence[DecisionAtSize]) -> float:
     "--limit", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="SECONDS",
     help="Longest decision; beyond it the next size is not measured.",
 )  # fmt: skip
-@json_option
+@json_option("cli.bench_sizes:DecisionSizes")
 def sizes(*, policies: str | None, sizes: str, limit: float, as_json: bool) -> None:
     """Measure decisions of all policies on clusters of several sizes.
 
@@ -74,8 +82,8 @@ def sizes(*, policies: str | None, sizes: str, limit: float, as_json: bool) -> N
     gpus = sorted(_parse_sizes(sizes))
     measured = {name: list(_measure(name, gpus, limit)) for name in names}
     if as_json:
-        rows = [asdict(one) for of_policy in measured.values() for one in of_policy]
-        print_json({"decisions": rows, "growth": {name: growth_exponent(of) for name, of in measured.items()}})
+        decisions = tuple(one for of_policy in measured.values() for one in of_policy)
+        print_json(DecisionSizes(decisions, {name: growth_exponent(of) for name, of in measured.items()}))
         return
     columns = [Column("POLICY")]
     for size in gpus:

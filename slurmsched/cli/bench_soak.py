@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -39,7 +38,7 @@ from slurmsched.report.soak import soak_page, soak_view
     help="Part of the GPUs that the jobs keep busy.",
 )  # fmt: skip
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a report with plots to this file.")
-@json_option
+@json_option("endurance.soak:SoakResult+problems")
 @click.pass_obj
 def soak(
     invocation: Invocation,
@@ -72,7 +71,7 @@ def soak(
     if html is not None:
         write_page(html, soak_page(result, f"synsched {shlex.join(sys.argv[1:])}", invocation.now()))
     if as_json:
-        print_json({**asdict(result), "problems": result.problems})
+        print_json(result, "problems")
     else:
         console().print(soak_view(result))
     if result.problems:

@@ -43,6 +43,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "forget": CommandEntry("control", "Delete what was learnt of a user."),
         "config": CommandEntry("config", "Show and check the settings."),
         "render": CommandEntry("config", "Print a file to install."),
+        "schema": CommandEntry("schema", "Print the JSON schema of a command's --json."),
     },
     "Try": {
         "tryout": CommandEntry("tryout", "Tell what a month of your jobs would have been.", decides=True),

@@ -37,10 +37,11 @@ from slurmsched.comparison.sweep import (
 )
 from slurmsched.model import Node, Resources
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.comparison import Comparison, compare_results, comparison_page, comparison_view
+from slurmsched.report.comparison import Comparison, ComparisonRow, compare_results, comparison_page, comparison_view
 from slurmsched.report.traces import skipped_lines
 from slurmsched.simulation import PolicyChoice, SimulationOptions, parse_policy
 from slurmsched.simulation.inputs import GENERATED_TRACE, SimulationError, load_trace, profiles_or_shipped
+from slurmsched.simulation.results import RunMetrics
 from slurmsched.simulation.submissions import impossible_reason, unknown_models
 from slurmsched.traces.clusters import SPEC_PARTITION, load_cluster
 from slurmsched.traces.trace import ImportedTrace, Trace
@@ -150,7 +151,7 @@ def _parse_seeds(_context: click.Context, _parameter: click.Parameter, value: st
 @click.option("--cell", type=int, hidden=True, help="Run only this cell of the folder, as the array's tasks do.")
 @click.option("--partition", default="", help="--on-slurm: partition of the tasks.")
 @click.option("--at-once", type=click.IntRange(min=0), default=0, help="--on-slurm: most tasks at once, 0 for all.")
-@json_option
+@json_option("cli.compare:ComparedPolicies")
 @click.pass_obj
 def compare(
     invocation: Invocation,
@@ -288,16 +289,22 @@ def _run_on_slurm(
     return target_folder.results(planned_sweep)
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedPolicies:
+    """Policies on the same jobs: a sentence, means of each policy, the figures of each run, and the jobs of the trace
+    that were left out, by reason."""
+
+    headline: str
+    rows: tuple[ComparisonRow, ...]
+    cells: tuple[RunMetrics, ...]
+    lost: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
 def _show_results(comparison: Comparison, sweep: Sweep, *, as_json: bool) -> None:
     if as_json:
         print_json(
-            {
-                "headline": comparison.headline,
-                "rows": comparison.rows,
-                "cells": comparison.cells,
-                "lost": comparison.lost,
-                "left_out": sweep.left_out,
-            }
+            ComparedPolicies(comparison.headline, comparison.rows, comparison.cells, comparison.lost, sweep.left_out)
         )
     else:
         console().print(comparison_view(comparison, sweep.left_out))

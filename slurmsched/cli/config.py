@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
@@ -13,6 +14,7 @@ from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.sbatch_options import options_by_group
 from slurmsched.cli.cluster import cluster_size, connect_backend
 from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.json_schema import described_json
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import completion
 from slurmsched.daemon.metric_definitions import metrics_by_group
@@ -21,7 +23,7 @@ from slurmsched.doctor.slurm import SlurmNames, read_names, unknown_names
 from slurmsched.installation import DEFAULT_CLUSTER_SIZE, template_values
 from slurmsched.policies.policies import comparison_remark
 from slurmsched.report.tables import Column, Listing
-from slurmsched.settings.file import SettingsError, read_settings_file, setting_rows, settings_file
+from slurmsched.settings.file import SettingRow, SettingsError, read_settings_file, setting_rows, settings_file
 from slurmsched.template_files import render as rendered
 from slurmsched.template_files import template_names, template_values_read
 
@@ -38,8 +40,16 @@ def config() -> None:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class SettingsInForce:
+    """Every setting, its value and where that comes from; `file` is empty without a file."""
+
+    file: str
+    settings: tuple[SettingRow, ...]
+
+
 @config.command()
-@json_option
+@json_option("cli.config:SettingsInForce")
 @click.pass_obj
 def show(invocation: Invocation, *, as_json: bool) -> None:
     """Show every setting in force and where it comes from.
@@ -50,14 +60,23 @@ def show(invocation: Invocation, *, as_json: bool) -> None:
     """
     found = setting_rows(invocation.loaded)
     if as_json:
-        print_json({"file": str(invocation.loaded.file or ""), "settings": found})
+        print_json(SettingsInForce(str(invocation.loaded.file or ""), found))
         return
     columns = (Column("SETTING"), Column("FROM"), Column("VALUE"))
     console().print(Listing(columns, [(row.name, row.origin, row.value) for row in found]))
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedSettings:
+    """Mistakes and remarks as sentences; `file` is empty without a file."""
+
+    file: str
+    mistakes: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
 @config.command()
-@json_option
+@json_option("cli.config:CheckedSettings")
 @click.pass_obj
 def check(invocation: Invocation, *, as_json: bool) -> None:
     """Find the mistakes in the settings file; exit 2 if there are any.
@@ -76,7 +95,7 @@ def check(invocation: Invocation, *, as_json: bool) -> None:
     mistakes = (*settings_mistakes(loaded), *unknown_names(settings, names))
     remarks = tuple(filter(None, (comparison_remark(settings.policy.system), _unchecked(names))))
     if as_json:
-        print_json({"file": str(loaded.file or ""), "mistakes": mistakes, "remarks": remarks})
+        print_json(CheckedSettings(str(loaded.file or ""), tuple(map(str, mistakes)), remarks))
     else:
         for mistake in mistakes:
             click.echo(f"synsched: {loaded.file or 'the settings'}: {mistake}", err=True)
@@ -110,6 +129,7 @@ _NODE_TEMPLATES: Final = frozenset({"gres.conf", "slurm.conf"})
 _MEMORY_TEMPLATE: Final = "synsched.service"
 PAGES: Final[Mapping[str, Callable[[], Mapping[str, Sequence[object]]]]] = {
     "flags.md": options_by_group,
+    "json.md": described_json,
     "metrics.md": metrics_by_group,
 }
 """Pages that list what is defined elsewhere, in groups."""

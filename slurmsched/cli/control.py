@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import getpass
 import os
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 
 import click
 
@@ -29,6 +31,24 @@ class NotReleasedError(SynschedError):
 
 class NotAllowedError(SynschedError):
     """Users may ask for themselves only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedJobs:
+    """Jobs that were given back to Slurm, what became of each operation, and what could not be read or recorded."""
+
+    released: tuple[JobId, ...]
+    outcomes: tuple[Outcome, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenUser:
+    """What was deleted of a user, rows by kind; nothing yet where the daemon was asked to do it."""
+
+    user: str
+    asked: bool
+    deleted: Mapping[str, int] = field(default_factory=dict)
 
 
 @click.command()
@@ -69,7 +89,7 @@ def resume(invocation: Invocation) -> None:
 @click.command()
 @click.argument("jobs", nargs=-1, type=parse_job_ids, metavar="[JOBID...]", shell_complete=complete_jobs)
 @click.option("--if-stale", is_flag=True, help="Only if no scheduler runs any more.")
-@json_option
+@json_option("cli.control:ReleasedJobs")
 @click.pass_obj
 def release(invocation: Invocation, *, jobs: tuple[tuple[JobId, ...], ...], if_stale: bool, as_json: bool) -> None:
     """Give jobs back to Slurm as they were submitted.
@@ -98,7 +118,7 @@ def release(invocation: Invocation, *, jobs: tuple[tuple[JobId, ...], ...], if_s
         if store is not None:
             store.close()
     if as_json:
-        print_json({"released": released.jobs, "outcomes": released.outcomes, "warnings": released.warnings})
+        print_json(ReleasedJobs(released.jobs, released.outcomes, released.warnings))
     elif released.jobs or not if_stale:
         click.echo(f"{pluralise(len(released.jobs), 'job')} given back to Slurm")
     for warning in filter(None, (store_warning, *released.warnings)):
@@ -110,7 +130,7 @@ def release(invocation: Invocation, *, jobs: tuple[tuple[JobId, ...], ...], if_s
 
 @click.command()
 @click.argument("user", metavar="[USER]", required=False)
-@json_option
+@json_option("cli.control:ForgottenUser")
 @click.pass_obj
 def forget(invocation: Invocation, *, user: str | None, as_json: bool) -> None:
     """Delete what was learnt of a user.
@@ -132,14 +152,14 @@ def forget(invocation: Invocation, *, user: str | None, as_json: bool) -> None:
             raise NotAllowedError(f"only administrators delete what was learnt of {user}; you may ask for {caller}")
         ask_to_forget(export_folder(invocation.settings.storage))
         if as_json:
-            print_json({"user": user, "asked": True, "deleted": {}})
+            print_json(ForgottenUser(user, asked=True))
         else:
             click.echo(f"asked: what was learnt of {user} is deleted after the next round")
         return
     with closing(Store.open(invocation.database_path, invocation.now())) as store:
         deleted = store.finished_runs.forget(user, invocation.now())
     if as_json:
-        print_json({"user": user, "asked": False, "deleted": deleted})
+        print_json(ForgottenUser(user, asked=False, deleted=deleted))
         return
     found = [f"{what} {count}" for what, count in deleted.items() if count]
     click.echo(f"of {user} deleted: {', '.join(found)}" if found else f"nothing was learnt of {user}")

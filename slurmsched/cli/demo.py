@@ -30,7 +30,7 @@ _SHOWN_OUTCOMES = 20
 @click.option("--jobs", type=click.IntRange(min=1), default=160, show_default=True, help="Jobs that arrive.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the generated queue.")
 @policy_options
-@json_option
+@json_option("demo.race:RaceResult")
 @click.pass_obj
 def demo(
     invocation: Invocation,

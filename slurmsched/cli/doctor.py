@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from pwd import getpwnam, getpwuid
 
@@ -20,9 +21,17 @@ from slurmsched.doctor.slurm import read_names, unknown_names
 from slurmsched.settings.definition import Settings
 
 
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The findings, and whether nothing has to be fixed."""
+
+    well: bool
+    findings: tuple[Finding, ...]
+
+
 @click.command()
 @click.option("--user", metavar="NAME", help="For root: look as this user. Default: who owns the database's folder.")
-@json_option
+@json_option("cli.doctor:Examination")
 @click.pass_obj
 def doctor(invocation: Invocation, *, user: str | None, as_json: bool) -> None:
     """Check the installation and say how to fix it.
@@ -57,7 +66,7 @@ def doctor(invocation: Invocation, *, user: str | None, as_json: bool) -> None:
             screen.print(finding_view(finding))
     has_problem = any(finding.verdict is Verdict.PROBLEM for finding in findings)
     if as_json:
-        print_json({"well": not has_problem, "findings": findings})
+        print_json(Examination(not has_problem, tuple(findings)))
     click.get_current_context().exit(1 if has_problem else 0)
 
 

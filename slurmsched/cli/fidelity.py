@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +53,7 @@ def _range(simulated: tuple[float, float], live: float) -> str:
     help="Folder that all nodes can write to. Default: ~/synsched-fidelity.",
 )
 @policy_options
-@json_option
+@json_option("fidelity.validation:Fidelity+ok")
 @click.pass_obj
 def fidelity(
     invocation: Invocation,
@@ -95,7 +94,7 @@ def fidelity(
         say=lambda line: click.echo(f"synsched: {line}", err=True),
     )
     if as_json:
-        print_json({**asdict(measured), "ok": measured.ok})
+        print_json(measured, "ok")
     else:
         columns = (
             Column("FIGURE"),

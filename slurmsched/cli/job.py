@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import click
@@ -14,6 +15,8 @@ from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import complete_jobs, parse_job_ids, user_name
 from slurmsched.model import Explanation, IdleGpus, JobId
 from slurmsched.report.job_view import (
+    JobExplanation,
+    JobHistory,
     JobNotSeenError,
     expand_array,
     explain_job,
@@ -27,9 +30,25 @@ from slurmsched.store.read_only import ReadOnlyStore
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class ExplainedJobs:
+    """Managed jobs as the last round explains them, and what Slurm shows now of jobs that no round has seen."""
+
+    jobs: tuple[JobExplanation, ...]
+    others: tuple[Explanation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobHistories:
+    """What happened to managed jobs, and what Slurm shows now of jobs that no round has seen."""
+
+    jobs: tuple[JobHistory, ...]
+    others: tuple[Explanation, ...]
+
+
 @click.command()
 @click.argument("jobs", type=parse_job_ids, metavar="JOBID[,JOBID...]", shell_complete=complete_jobs)
-@json_option
+@json_option("cli.job:ExplainedJobs")
 @click.pass_obj
 def explain(invocation: Invocation, *, jobs: tuple[JobId, ...], as_json: bool) -> None:
     """Explain why a job waits, or runs where it does.
@@ -47,7 +66,7 @@ def explain(invocation: Invocation, *, jobs: tuple[JobId, ...], as_json: bool) -
         others = _explain_now(invocation, store, unknown) if unknown else {}
         now = invocation.now()
         if as_json:
-            print_json({"jobs": explained, "others": _each(others)})
+            print_json(ExplainedJobs(tuple(explained), _each(others)))
         else:
             _print_each([explanation_view(one, now) for one in explained] + _headlines(others))
         _raise_for({job: error for job, error in unknown.items() if job not in others})
@@ -63,7 +82,7 @@ def _parse_subject(value: str) -> str | tuple[JobId, ...]:
 
 @click.command()
 @click.argument("subject", type=_parse_subject, required=False, metavar="[USER|JOBID]", shell_complete=complete_jobs)
-@json_option
+@json_option("report.advice:AdvisedWorks", "report.advice:WeekSummary")
 @click.pass_obj
 def advise(invocation: Invocation, *, subject: str | tuple[JobId, ...] | None, as_json: bool) -> None:
     """Tell what jobs used of what they asked for.
@@ -99,7 +118,7 @@ def advise(invocation: Invocation, *, subject: str | tuple[JobId, ...] | None, a
             works = advice.advise_user(store, user, now, required=not idle)
         else:
             works = tuple(advice.advise_job(store, job, now) for job in subject)
-    _print({"works": works, "idle": idle}, advice.advice_view(works, now, idle), as_json)
+    _print(advice.AdvisedWorks(works, idle), advice.advice_view(works, now, idle), as_json)
 
 
 def _print(data: object, view: RenderableType, as_json: bool) -> None:
@@ -112,7 +131,7 @@ def _print(data: object, view: RenderableType, as_json: bool) -> None:
 @click.command()
 @click.argument("jobs", type=parse_job_ids, metavar="JOBID[,JOBID...]", shell_complete=complete_jobs)
 @click.option("--commands", is_flag=True, help="Also the exact Slurm commands that were run.")
-@json_option
+@json_option("cli.job:JobHistories")
 @click.pass_obj
 def history(invocation: Invocation, *, jobs: tuple[JobId, ...], commands: bool, as_json: bool) -> None:
     """Show what happened to a job.
@@ -129,7 +148,7 @@ def history(invocation: Invocation, *, jobs: tuple[JobId, ...], commands: bool, 
         histories, unknown = _of_each(store, jobs, job_history)
         others = _explain_now(invocation, store, unknown) if unknown else {}
         if as_json:
-            print_json({"jobs": histories, "others": _each(others)})
+            print_json(JobHistories(tuple(histories), _each(others)))
         else:
             _print_each([history_view(events, commands) for events in histories] + _headlines(others))
         _raise_for({job: error for job, error in unknown.items() if job not in others})
@@ -165,8 +184,8 @@ def _explain_now(
     return {job: found for job in unknown if (found := explain_unseen(snapshot, job, settings, ended))}
 
 
-def _each(others: Mapping[JobId, tuple[Explanation, ...]]) -> list[Explanation]:
-    return [one for found in others.values() for one in found]
+def _each(others: Mapping[JobId, tuple[Explanation, ...]]) -> tuple[Explanation, ...]:
+    return tuple(one for found in others.values() for one in found)
 
 
 def _headlines(others: Mapping[JobId, tuple[Explanation, ...]]) -> list[RenderableType]:

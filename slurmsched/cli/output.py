@@ -20,11 +20,36 @@ from slurmsched.model import SynschedError, to_plain
 from slurmsched.report.status import SCHEMA_VERSION
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _PIPE_WIDTH: Final = 10_000
 """Columns if the output is a pipe, so that nothing is cut off."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with a versioned schema.")
+
+class JsonOption(click.Option):
+    """`--json`, and the documents that the command prints with it: the names of frozen dataclasses below `slurmsched.`,
+    as `model.plan:Plan`, with properties that are printed too, as in `fidelity.validation:Fidelity+ok`."""
+
+    def __init__(self, *args: Any, documents: tuple[str, ...], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.documents = documents
+
+
+def json_option(*documents: str) -> Callable[[F], F]:
+    """Returns the option `--json` of a command that prints these documents, whose schemas `synsched schema` prints."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        cls=JsonOption,
+        documents=documents,
+        help="Print JSON with a versioned schema.",
+    )
+
+
+def json_documents(command: click.Command) -> tuple[str, ...]:
+    """Returns the documents that a command prints with `--json`; none without that option."""
+    return next((option.documents for option in command.params if isinstance(option, JsonOption)), ())
 
 
 def console(to_errors: bool = False) -> Console:
@@ -41,9 +66,18 @@ def console(to_errors: bool = False) -> Console:
     )
 
 
-def print_json(data: object) -> None:
-    """Prints a mapping or a dataclass as one JSON object, its schema number first."""
-    click.echo(json.dumps({"schema": SCHEMA_VERSION, **_without_nan(to_plain(data))}, indent=2, allow_nan=False))
+def print_json(document: object, *properties: str) -> None:
+    """Prints a dataclass as one JSON object, its schema number first, with these properties of it beside its fields.
+
+    Raises TypeError for a document that the command does not name: it has no schema.
+    """
+    context = click.get_current_context()
+    kind = type(document)
+    name = "+".join((f"{kind.__module__.removeprefix('slurmsched.')}:{kind.__name__}", *properties))
+    if name not in json_documents(context.command):
+        raise TypeError(f"{context.command_path} names no document {name} in its json_option")
+    printed = to_plain(document) | {key: to_plain(getattr(document, key)) for key in properties}
+    click.echo(json.dumps({"schema": SCHEMA_VERSION, **_without_nan(printed)}, indent=2, allow_nan=False))
 
 
 def _without_nan(data: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -45,6 +45,7 @@ from slurmsched.model import (
     QueueForecast,
     SchedulerState,
     Snapshot,
+    StartRanges,
     SynschedError,
     encode,
     parse_hints,
@@ -74,6 +75,7 @@ from slurmsched.simulation.start_forecast import (
     request_variants,
 )
 from slurmsched.store.errors import StoreError
+from slurmsched.store.rows import StartCalibration
 
 
 @click.command()
@@ -87,7 +89,7 @@ from slurmsched.store.errors import StoreError
 @policy_options
 @click.option("--defrag", is_flag=True, help="Also move running jobs to make room for waiting ones.")
 @click.option("--commands", is_flag=True, help="Also show the exact Slurm commands.")
-@json_option
+@json_option("report.rounds:PlannedRound")
 @click.pass_obj
 def plan(
     invocation: Invocation,
@@ -130,6 +132,14 @@ def plan(
         console().print(plan_view(planned, commands))
 
 
+@dataclass(frozen=True, slots=True)
+class ForecastCalibration:
+    """How often starts came within the ranges that were told, and by how much ranges are widened or narrowed."""
+
+    calibration: tuple[StartCalibration, ...]
+    ranges: StartRanges
+
+
 @click.command()
 @click.argument("jobs", nargs=-1, type=parse_job_ids, metavar="[JOBID[,JOBID...]]", shell_complete=complete_jobs)
 @click.option(
@@ -151,7 +161,7 @@ def plan(
 @click.option("--budget", type=parse_seconds, default="20s", metavar="TIME", help="Stop after this time. Default: 20s.")
 @click.option("--calibration", is_flag=True, help="Show how starts turned out against what the daemon had told.")
 @click.option("--background", is_flag=True, help="At lowest priority, as JSON: how the daemon calls it.")
-@json_option
+@json_option("model.overview:QueueForecast", "cli.plan:ForecastCalibration")
 @click.pass_obj
 def forecast(
     invocation: Invocation,
@@ -186,7 +196,7 @@ def forecast(
         with invocation.open_database() as store:
             turned_out, ranges = store.start_calibration(), store.start_ranges()
         if as_json:
-            print_json({"calibration": turned_out, "ranges": ranges})
+            print_json(ForecastCalibration(turned_out, ranges))
         else:
             console().print(calibration_view(turned_out, ranges))
         return

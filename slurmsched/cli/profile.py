@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -16,13 +17,20 @@ from slurmsched.cli.cluster import configured_knowledge, connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import complete_files, parse_cpu_points, parse_gpus, parse_mebibyte_list, parse_seconds
-from slurmsched.knowledge import Knowledge
-from slurmsched.knowledge.optimistic_profiling import profiling_accuracy
+from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix
+from slurmsched.knowledge.optimistic_profiling import ProfilingAccuracy, profiling_accuracy
 from slurmsched.knowledge.published import load_knowledge
-from slurmsched.model import Gpu, Node, SynschedError, to_plain
+from slurmsched.model import Gpu, Node, SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.profiling.trial import MeasuredProfile, Trial, TrialQueue, TrialRequest, measure_matrix, save_profile
-from slurmsched.report.profiles import drift_view, profile_drifts, profile_view, profiles_view, profiling_errors_view
+from slurmsched.report.profiles import (
+    ProfileDrift,
+    drift_view,
+    profile_drifts,
+    profile_view,
+    profiles_view,
+    profiling_errors_view,
+)
 from slurmsched.report.quantities import memory as mebibytes
 from slurmsched.settings.definition import ClusterSettings
 
@@ -33,6 +41,46 @@ class NoGpuError(SynschedError):
     """No node has the GPUs that a run asks for."""
 
     exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledModel:
+    """What was measured of a model: the number of runs, speeds by CPUs and memory per GPU, and steps per second at the
+    GPU-proportional share; `file` has the profile."""
+
+    file: str
+    runs: int
+    matrix: SensitivityMatrix
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProfiles:
+    """Every profile: of models, and of kinds of models."""
+
+    models: tuple[Profile, ...]
+    tasks: tuple[Profile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedProfiles:
+    """The accuracy of optimistic profiling for each model with a measured matrix."""
+
+    models: tuple[ProfilingAccuracy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRate(ProfileDrift):
+    """A rate that a job reported beside its profile; the drift is that less one, None without a profiled rate."""
+
+    drift: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRates:
+    """The rates that jobs reported, one for each job and allocation."""
+
+    jobs: tuple[ReportedRate, ...]
 
 
 @click.command(context_settings=_SBATCH_OPTIONS)
@@ -50,7 +98,7 @@ class NoGpuError(SynschedError):
     "--patience", type=parse_seconds, default="1h", metavar="TIME", help="Longest wait in the queue. Default: 1h."
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="JSON file to write the profile to.")
-@json_option
+@json_option("cli.profile:ProfiledModel")
 @click.argument(
     "sbatch",
     nargs=-1,
@@ -105,7 +153,7 @@ def run(
     source = f"measured on {pluralise(gpus, f'{gpu_type} GPU'.lstrip())} by {getpass.getuser()}"
     save_profile(MeasuredProfile(model, task, gpu_type, gpus, measurement.matrix, rate, source, invocation.now()), path)
     if as_json:
-        print_json({"file": str(path), "runs": len(measurement.runs), "matrix": measurement.matrix, "rate": rate})
+        print_json(ProfiledModel(str(path), len(measurement.runs), measurement.matrix, rate))
         return
     console().print(profile_view(load_knowledge(path).models[model]))
     click.echo(
@@ -172,7 +220,7 @@ def profile() -> None:
 @profile.command("show")
 @click.argument("model", required=False)
 @_PROFILES_OPTION
-@json_option
+@json_option("knowledge.knowledge:Profile", "cli.profile:KnownProfiles")
 @click.pass_obj
 def show(invocation: Invocation, /, *, model: str | None, profiles: str | None, as_json: bool) -> None:
     """Show a model's throughput by resources, or list all models.
@@ -185,7 +233,7 @@ def show(invocation: Invocation, /, *, model: str | None, profiles: str | None, 
     known = _knowledge_of(invocation, profiles)
     if model is None:
         if as_json:
-            print_json({"models": list(known.models.values()), "tasks": list(known.tasks.values())})
+            print_json(KnownProfiles(tuple(known.models.values()), tuple(known.tasks.values())))
         else:
             console().print(profiles_view(known))
         return
@@ -200,7 +248,7 @@ def show(invocation: Invocation, /, *, model: str | None, profiles: str | None, 
 
 @profile.command("check")
 @_PROFILES_OPTION
-@json_option
+@json_option("cli.profile:CheckedProfiles")
 @click.pass_obj
 def check(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> None:
     """Check optimistic profiling against measured matrices.
@@ -216,14 +264,14 @@ def check(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> 
     if not errors:
         raise NoProfileError("no profile here has a matrix over memory: give a file of measured ones with --profiles")
     if as_json:
-        print_json({"models": list(errors.values())})
+        print_json(CheckedProfiles(tuple(errors.values())))
     else:
         console().print(profiling_errors_view(errors))
 
 
 @profile.command("measured")
 @_PROFILES_OPTION
-@json_option
+@json_option("cli.profile:ReportedRates")
 @click.pass_obj
 def show_measured(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> None:
     """Show the throughput that jobs report beside their profiles.
@@ -238,12 +286,16 @@ def show_measured(invocation: Invocation, /, *, profiles: str | None, as_json: b
     with invocation.open_readable(history=True) as store:
         drifts = profile_drifts(store.rates(), _knowledge_of(invocation, profiles), invocation.now())
     if as_json:
-        print_json({"jobs": [{"drift": drift.relative, **to_plain(drift)} for drift in drifts]})
+        print_json(ReportedRates(tuple(map(_reported_rate, drifts))))
     else:
         console().print(drift_view(drifts))
 
 
 profile.add_command(run)
+
+
+def _reported_rate(drift: ProfileDrift) -> ReportedRate:
+    return ReportedRate(**{each.name: getattr(drift, each.name) for each in fields(drift)}, drift=drift.relative)
 
 
 def _knowledge_of(invocation: Invocation, profiles: str | None) -> Knowledge:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -57,10 +58,17 @@ def dump(invocation: Invocation, *, file: Path, number: int | None) -> None:
     click.echo(f"{file}: {pluralise(len(snapshot.jobs), 'job')} on {pluralise(len(snapshot.nodes), 'node')}")
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayedRounds:
+    """Recorded rounds, decided again in the order in which they were named."""
+
+    rounds: tuple[ReplayedRound, ...]
+
+
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE.round...")
 @policy_options
-@json_option
+@json_option("cli.recordings:ReplayedRounds")
 @click.pass_obj
 def replay(
     invocation: Invocation, *, files: tuple[Path, ...], system: str | None, order: str | None, as_json: bool
@@ -76,7 +84,7 @@ def replay(
     settings = with_policy(invocation.settings, system, order)
     rounds = list(_replay_rounds(files, settings, configured_knowledge(settings)))
     if as_json:
-        print_json({"rounds": rounds})
+        print_json(ReplayedRounds(tuple(rounds)))
     else:
         console().print(replay_view(rounds))
 

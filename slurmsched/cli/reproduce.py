@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import check_page_file, console, json_option, print_json, with_progress, write_page
 from slurmsched.cli.parameters import complete_files, complete_orders, complete_policies, completion, parse_seeds
 from slurmsched.experiments.experiment import (
+    Bound,
     ExperimentError,
     ExperimentSetup,
     FigureRow,
     FigureVerdict,
     KeptCases,
+    MixedColumn,
     MixedRow,
     PromiseRow,
 )
@@ -97,7 +100,7 @@ def _offered_experiments(_invocation: Invocation) -> Iterator[tuple[str, str]]:
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), help="mixed: write a report with plots to this file."
 )
-@json_option
+@json_option("cli.reproduce:Reproduction")
 @click.pass_context
 def reproduce(
     context: click.Context,
@@ -149,13 +152,13 @@ def reproduce(
     if keep:
         keep_rows(KeptFigures(part, seeds, quick, _today(), outcome.rows), page.with_suffix(""))
     if as_json:
-        told, series = [_row_as_json(row) for row in outcome.rows], dict(outcome.series)
-        print_json({"experiment": outcome.experiment, "rows": told, "series": series, "ok": outcome.ok})
+        rows = tuple(map(_reproduced, outcome.rows))
+        print_json(Reproduction(outcome.experiment, rows, dict(outcome.series), outcome.ok))
     else:
         console().print(outcome_view(outcome))
     if html is not None:
-        rows = [row for row in outcome.rows if isinstance(row, MixedRow)]
-        write_page(html, mixed_page(rows, f"synsched {shlex.join(sys.argv[1:])}", datetime.now(UTC).timestamp()))
+        mixed = [row for row in outcome.rows if isinstance(row, MixedRow)]
+        write_page(html, mixed_page(mixed, f"synsched {shlex.join(sys.argv[1:])}", datetime.now(UTC).timestamp()))
     if not outcome.ok:
         context.exit(1)
 
@@ -179,44 +182,60 @@ def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def _row_as_json(row: FigureRow) -> dict[str, object]:
-    return {
-        "metric": row.metric,
-        "unit": row.unit,
-        "published": row.published,
-        "reference": row.reference,
-        "measured": row.measured,
-        "ratio": row.ratio,
-        "tolerance": row.tolerance,
-        "ok": row.ok,
-        "verdict": row.verdict.value,
-        "limit": row.limit,
-        "chosen_after": row.chosen_after,
-        "bound": row.bound.value,
-        "note": row.note,
-        **(_promise_as_json(row) if isinstance(row, PromiseRow) else {}),
-        **(_mixed_as_json(row) if isinstance(row, MixedRow) else {}),
-    }
+@dataclass(frozen=True, slots=True)
+class ReproducedFigure:
+    """One figure: ours, the paper's, that of the authors' code, and whether ours is within its bound."""
+
+    metric: str
+    unit: str
+    published: float | None
+    reference: float | None
+    measured: float
+    ratio: float | None
+    tolerance: float | None
+    ok: bool
+    verdict: FigureVerdict
+    limit: float | None
+    chosen_after: bool
+    bound: Bound
+    note: str
 
 
-def _promise_as_json(row: PromiseRow) -> dict[str, object]:
-    """`measured` is the worst of the seeds."""
-    return {
-        "policy": row.policy,
-        "scenario": row.scenario,
-        "promise": row.promise,
-        "mean": row.mean,
-    }
+@dataclass(frozen=True, slots=True)
+class MeasuredPromise(ReproducedFigure):
+    """What a policy promises users, measured in one scenario: `measured` is the worst of the seeds."""
+
+    policy: str
+    scenario: str
+    promise: str
+    mean: float
 
 
-def _mixed_as_json(row: MixedRow) -> dict[str, object]:
-    """`measured` is the mean of the seeds, `least` and `most` are theirs."""
-    return {
-        "workload": row.workload,
-        "knowledge": row.knowledge,
-        "load": row.load,
-        "policy": row.policy,
-        "column": row.column.value,
-        "least": row.least,
-        "most": row.most,
-    }
+@dataclass(frozen=True, slots=True)
+class MixedFigure(ReproducedFigure):
+    """A policy on a mixed workload: `measured` is the mean of the seeds, `least` and `most` are theirs."""
+
+    workload: str
+    knowledge: str
+    load: float
+    policy: str
+    column: MixedColumn
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """The figures of an experiment, curves by name, and whether all figures are within their bounds."""
+
+    experiment: str
+    rows: tuple[ReproducedFigure | MeasuredPromise | MixedFigure, ...]
+    series: Mapping[str, Sequence[tuple[float, float]]]
+    ok: bool
+
+
+def _reproduced(row: FigureRow) -> ReproducedFigure:
+    kind: type[ReproducedFigure] = ReproducedFigure
+    if isinstance(row, PromiseRow | MixedRow):
+        kind = MeasuredPromise if isinstance(row, PromiseRow) else MixedFigure
+    return kind(**{each.name: getattr(row, each.name) for each in fields(kind)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,11 +22,21 @@ from slurmsched.daemon.process import limit_own_memory
 from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.daemon.single_round import run_once
 from slurmsched.installation import process_memory
-from slurmsched.model import SynschedError
+from slurmsched.model import Outcome, SynschedError
 from slurmsched.report.rounds import has_blocked_operation, round_view, worth_mailing
 from slurmsched.settings.definition import Mode, Settings
+from slurmsched.store.journal import RoundStatistics
 
 EXIT_BLOCKED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedRound:
+    """A round, its figures, and what became of each operation."""
+
+    round: int
+    tally: RoundStatistics
+    outcomes: tuple[Outcome, ...]
 
 
 @click.command()
@@ -33,7 +44,7 @@ EXIT_BLOCKED: Final = 3
 @click.option("--mode", type=MODE_CHOICE, help="Use this mode instead of rounds.mode.")
 @click.option("--defrag", is_flag=True, help="With --once: also move running jobs for waiting ones.")
 @click.option("--keep-holds", is_flag=True, help="Keep held jobs held at exit, for a quick restart.")
-@json_option
+@json_option("cli.run:AppliedRound")
 @click.pass_obj
 def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, keep_holds: bool, as_json: bool) -> None:
     """Run scheduling rounds.
@@ -72,7 +83,7 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
         _write_page(invocation, Path(invocation.settings.storage.page), open_once(invocation.settings))
     used_mode, screen = with_mode(invocation.settings, mode).rounds.mode, console()
     if as_json:
-        print_json({"round": report.id, "tally": report.tally, "outcomes": report.outcomes})
+        print_json(AppliedRound(report.id, report.tally, report.outcomes))
     elif screen.is_terminal or worth_mailing(report, used_mode):
         screen.print(round_view(report))
     if used_mode is not Mode.OBSERVE and has_blocked_operation(report):

@@ -109,7 +109,7 @@ early_option: Final = click.option(
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the whole run to this file as JSON."
 )
-@json_option
+@json_option("simulation.results:RunMetrics")
 def simulate(
     *,
     cluster: str,

@@ -105,7 +105,7 @@ def _parse_hosts(value: str) -> frozenset[str]:
     metavar="[SECONDS]",
     help="Repeat every SECONDS until Ctrl-C. Default: 5.",
 )
-@json_option
+@json_option("report.status:ClusterStatus", "report.shares:TicketShares")
 @click.pass_obj
 def status(
     invocation: Invocation,
@@ -230,7 +230,7 @@ def _watch(invocation: Invocation, view: Callable[[], RenderableType], interval:
     "--cpus-per-gpu", type=click.IntRange(min=1), default=1, metavar="N", help="CPUs that each GPU needs. Default: 1."
 )
 @click.option("--mem-per-gpu", type=parse_mebibytes, default="0", metavar="SIZE", help="Memory per GPU, such as 16G.")
-@json_option
+@json_option("report.free:FreeCapacity")
 @click.pass_obj
 def free(
     invocation: Invocation,

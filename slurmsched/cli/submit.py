@@ -35,7 +35,7 @@ _SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_ar
 @click.option("--comment", default="", metavar="TEXT", help="A comment after the hints, in place of the script's.")
 @click.option("--print", "only_print", is_flag=True, help="Print the sbatch command instead of running it.")
 @click.option("--dry-run", is_flag=True, help="Tell when it would start and end, and submit nothing.")
-@json_option
+@json_option("report.job_view:SubmissionForecast")
 @click.argument(
     "sbatch",
     nargs=-1,

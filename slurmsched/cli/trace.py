@@ -84,7 +84,7 @@ def generate_(*, name: str, jobs: int, rate: float, seed: int, fork: int, out: P
 @_FORMAT_OPTION
 @_PROFILES_OPTION
 @click.option("--cluster", metavar="C", shell_complete=complete_files, help="Tell the load on it: v100:4x8 or a file.")
-@json_option
+@json_option("traces.statistics:TraceSummary")
 def show(*, file: str, form: str | None, profiles: str | None, cluster: str | None, as_json: bool) -> None:
     """Show a queue at a glance.
 

@@ -18,7 +18,7 @@ from slurmsched.cli.parameters import complete_files
 from slurmsched.comparison.site_shape import SiteShape, derive_shape, most_gpus_held, read_shape, shape_of_nodes
 from slurmsched.comparison.tryout import TryoutOptions, run_tryout
 from slurmsched.comparison.tryout_figures import tryout_figures
-from slurmsched.report.tryout import Tryout, tryout_object, tryout_page, tryout_view
+from slurmsched.report.tryout import Tryout, tryout_page, tryout_report, tryout_view
 from slurmsched.simulation import parse_policy
 from slurmsched.simulation.inputs import PLAIN_SLURM
 from slurmsched.traces.accounting import SACCT_ARGUMENTS, SACCT_COMMAND, Accounting, read_accounting
@@ -77,7 +77,7 @@ Example:
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Draws the parts of the period.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Worker processes. Default: one for each core.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the page to this file.")
-@json_option
+@json_option("report.tryout:TryoutReport")
 @click.pass_obj
 def tryout(
     invocation: Invocation,
@@ -125,7 +125,7 @@ def tryout(
         most_held=most_gpus_held(accounting.jobs),
     )
     if as_json:
-        print_json(tryout_object(found))
+        print_json(tryout_report(found))
     else:
         console().print(tryout_view(found))
     if html is not None:

@@ -94,3 +94,5 @@ class Explanation:
     ordered_behind: tuple[str, ...] = ()
     what_would_change: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
+    """The reason's code for programs (`ReasonCode`); empty where the headline has none."""

@@ -58,6 +58,11 @@ _STORED_KEYS: Final[Mapping[str, Mapping[str, str]]] = {
 """The JSON keys that differ from the field's name, by class and field: databases and recordings keep older names."""
 
 
+def json_key(data_type: type, field: str) -> str:
+    """Returns the key that a field of this class has in JSON."""
+    return _STORED_KEYS.get(data_type.__name__, {}).get(field, field)
+
+
 def _has_stored_keys(data_type: Any) -> bool:
     return getattr(get_origin(data_type) or data_type, "__name__", "") in _STORED_KEYS
 

@@ -275,6 +275,14 @@ def _part(runs: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class AdvisedWorks:
+    """Advice for the works of a user or a job, and the GPUs that are idle in their running jobs now."""
+
+    works: tuple[WorkAdvice, ...]
+    idle: tuple[IdleGpus, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class UserWeek:
     """A user's runs that ended in a week. `idle` are the GPU-hours of the `measured` ones in which GPUs were not busy;
     `limit_ratio` are the time limits of completed runs over their lengths, None if there is none."""

@@ -26,7 +26,7 @@ from slurmsched.model import (
     Verb,
     decode,
 )
-from slurmsched.model.reasons import format_gpu_hours, pluralise
+from slurmsched.model.reasons import ReasonCode, format_gpu_hours, pluralise
 from slurmsched.report.quantities import duration, fixed, from_now, local_time, percent, significant
 from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.store.read_only import ReadOnlyStore
@@ -106,9 +106,10 @@ def idle_of(store: ReadOnlyStore, job: JobRow) -> IdleGpus | None:
 
 def _explanation(row: JobRow, aside: SetAsideRow | None) -> Explanation:
     if aside is not None:
-        return Explanation(row.id, aside.sentence)
+        return Explanation(row.id, aside.sentence, code=ReasonCode.SET_ASIDE.value)
     if row.state is JobState.FINISHED:
-        return Explanation(row.id, f"job {row.id} has ended: 'synsched history {row.id}' shows what became of it")
+        ended = f"job {row.id} has ended: 'synsched history {row.id}' shows what became of it"
+        return Explanation(row.id, ended, code=ReasonCode.ENDED.value)
     if row.reason:
         explanation = decode(Explanation, json.dumps(row.reason))
         if row.state is JobState.RUNNING:

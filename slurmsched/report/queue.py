@@ -68,6 +68,8 @@ class JobStatus:
     """Seconds; None for no limit, or where it is not known."""
     reason: str = ""
     """The code of the reason in words: `behind`, `no room`."""
+    reason_code: str = ""
+    """The code of the reason as programs match it (`ReasonCode`): `no_room`."""
 
 
 @dataclass(frozen=True, slots=True)

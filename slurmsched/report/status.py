@@ -240,6 +240,7 @@ def _job_status(row: JobRow, forecast: ForecastRow | None) -> JobStatus:
     told = forecast if forecast is not None and row.state is JobState.PENDING and not forecast.why else None
     summary = _StoredSummary(row.summary)
     original = row.original
+    code = told_code if isinstance(told_code := row.reason.get("code"), str) else ""
     return JobStatus(
         id=row.id,
         user=row.owner,
@@ -264,7 +265,8 @@ def _job_status(row: JobRow, forecast: ForecastRow | None) -> JobStatus:
         account=summary.text("account"),
         started=summary.amount("started"),
         time_limit=None if (limit := summary.amount("time_limit")) is None else int(limit),
-        reason=code.replace("_", " ") if isinstance(code := row.reason.get("code"), str) else "",
+        reason=code.replace("_", " "),
+        reason_code=code,
     )
 
 

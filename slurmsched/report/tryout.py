@@ -16,7 +16,7 @@ from rich.text import Text
 from slurmsched.arrays import Floats
 from slurmsched.comparison.site_shape import SiteShape
 from slurmsched.comparison.tryout import DAY, TryoutRun, WindowOutcome
-from slurmsched.comparison.tryout_figures import ChangeRange, GroupGain, TryoutColumn, TryoutFigures
+from slurmsched.comparison.tryout_figures import ChangeRange, GroupGain, JobLoss, TryoutColumn, TryoutFigures
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.comparison import distribution
 from slurmsched.report.page import Plot, Unit, render_page, written_at
@@ -407,37 +407,78 @@ def _plots(tryout: Tryout) -> list[Plot]:
     return plots
 
 
-def tryout_object(tryout: Tryout) -> Mapping[str, object]:
-    """What `--json` prints beside the schema number."""
+@dataclass(frozen=True, slots=True)
+class WindowSimulated:
+    """A part of the period that was simulated."""
+
+    start: float
+    end: float
+    jobs: int
+    carried: int
+
+
+@dataclass(frozen=True, slots=True)
+class TryoutReport:
+    """What `--json` prints of a tryout."""
+
+    headline: str
+    policy: str
+    jobs: int
+    columns: tuple[TryoutColumn, ...]
+    changes: tuple[ChangeRange, ...]
+    blocks: int
+    ended_sooner: int
+    ended_later: int
+    same_times: bool
+    gains: tuple[GroupGain, ...]
+    losses: tuple[JobLoss, ...]
+    windows: tuple[WindowSimulated, ...]
+    windows_in_period: int
+    days: float
+    cluster: str
+    gpus: int
+    most_gpus_recorded: int
+    left_out: Mapping[str, int]
+    impossible: Mapping[str, int]
+    began_before: int
+    notices: tuple[str, ...]
+    notes: tuple[str, ...]
+    settings: str
+    seed: int
+    wall_s: float
+    cpu_s: float
+
+
+def tryout_report(tryout: Tryout) -> TryoutReport:
+    """Returns what `--json` prints."""
     run, figures = tryout.run, tryout.figures
-    return {
-        "headline": tryout.headline,
-        "policy": tryout.policy,
-        "jobs": figures.jobs,
-        "columns": figures.columns,
-        "changes": figures.ranges,
-        "blocks": figures.blocks,
-        "ended_sooner": figures.sooner,
-        "ended_later": figures.later,
-        "same_times": figures.same_times,
-        "gains": figures.gains,
-        "losses": figures.losses,
-        "windows": [
-            {"start": window.start, "end": window.end, "jobs": len(window.measured), "carried": window.carried}
-            for window in run.simulated
-        ],
-        "windows_in_period": run.windows,
-        "days": sum(window.end - window.start for window in run.simulated) / DAY,
-        "cluster": tryout.shape.source,
-        "gpus": tryout.shape.gpus,
-        "most_gpus_recorded": tryout.most_held,
-        "left_out": dict(tryout.accounting.left_out),
-        "impossible": dict(run.impossible),
-        "began_before": run.began_before,
-        "notices": list(notices(tryout)),
-        "notes": [*terms(tryout), *left_out_lines(tryout)],
-        "settings": "\n".join(settings_lines(tryout)),
-        "seed": run.options.seed,
-        "wall_s": run.seconds,
-        "cpu_s": sum(of.seconds for outcomes in run.outcomes for of in outcomes.values()),
-    }
+    return TryoutReport(
+        headline=tryout.headline,
+        policy=tryout.policy,
+        jobs=figures.jobs,
+        columns=figures.columns,
+        changes=figures.ranges,
+        blocks=figures.blocks,
+        ended_sooner=figures.sooner,
+        ended_later=figures.later,
+        same_times=figures.same_times,
+        gains=figures.gains,
+        losses=figures.losses,
+        windows=tuple(
+            WindowSimulated(window.start, window.end, len(window.measured), window.carried) for window in run.simulated
+        ),
+        windows_in_period=run.windows,
+        days=sum(window.end - window.start for window in run.simulated) / DAY,
+        cluster=tryout.shape.source,
+        gpus=tryout.shape.gpus,
+        most_gpus_recorded=tryout.most_held,
+        left_out=dict(tryout.accounting.left_out),
+        impossible=dict(run.impossible),
+        began_before=run.began_before,
+        notices=tuple(notices(tryout)),
+        notes=(*terms(tryout), *left_out_lines(tryout)),
+        settings="\n".join(settings_lines(tryout)),
+        seed=run.options.seed,
+        wall_s=run.seconds,
+        cpu_s=sum(of.seconds for outcomes in run.outcomes for of in outcomes.values()),
+    )

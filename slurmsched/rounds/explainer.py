@@ -58,12 +58,14 @@ def explain(result: RoundResult, job_id: JobId) -> Explanation:
     if job is None:
         raise UnknownJobError(f"job {job_id} is not in the queue: 'synsched history {job_id}' shows what became of it")
     ahead, waits = tuple(_ahead(result, job_id)), job.state is JobState.PENDING
+    reason = reason_of(result, job)
     return Explanation(
         job=job_id,
-        headline=f"job {job_id} {reason_of(result, job).sentence}",
+        headline=f"job {job_id} {reason.sentence}",
         ordered_behind=ahead if waits else (),
         what_would_change=tuple(_changes(result, job)),
         facts=dict(_facts(result, job)),
+        code=reason.code.value,
     )
 
 
@@ -78,16 +80,25 @@ def explain_unseen(
     totals = partition_totals(snapshot)
     left = jobs_left_to_slurm(snapshot, totals)
     return tuple(
-        Explanation(record.id, f"job {record.id} {_unseen(record, snapshot, settings, why, ended)}")
+        Explanation(record.id, f"job {record.id} {_unseen(record, snapshot, settings, why, ended)}", code=_code(why))
         for record in seen
-        for why in [unmanaged_reason(record, settings, totals) or left.get(record.id)]
+        for why in [_unseen_reason(record, snapshot, unmanaged_reason(record, settings, totals) or left.get(record.id))]
     )
 
 
+def _unseen_reason(job: Job, snapshot: Snapshot, unmanaged: Reason | None) -> Reason | None:
+    """Why it is not managed, if there is a reason; else why it is not eligible, if it waits."""
+    if unmanaged is None and job.state is JobState.PENDING:
+        return ineligible_reason(job, SchedulerState(), snapshot)
+    return unmanaged
+
+
+def _code(reason: Reason | None) -> str:
+    return reason.code.value if reason is not None else ""
+
+
 def _unseen(job: Job, snapshot: Snapshot, settings: Settings, why: Reason | None, ended: float | None) -> str:
-    """Say why it is not managed, if there is a reason; else why it is not eligible, or when a round will see it."""
-    if why is None and job.state is JobState.PENDING:
-        why = ineligible_reason(job, SchedulerState(), snapshot)
+    """The reason in words; without one, when a round will see it."""
     if why is not None:
         return why.sentence
     does = "waits for its first round" if job.state is JobState.PENDING else "runs, and no round has seen it yet"

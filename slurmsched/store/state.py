@@ -180,7 +180,10 @@ class StateStore:
 
     def record_reasons(self, reasons: Mapping[JobId, Reason]) -> None:
         """Record why these jobs wait after all, instead of the decision to start them."""
-        explained = {job: Explanation(job, f"job {job} {reason.sentence}") for job, reason in reasons.items()}
+        explained = {
+            job: Explanation(job, f"job {job} {reason.sentence}", code=reason.code.value)
+            for job, reason in reasons.items()
+        }
         self._database.write_many(
             "UPDATE jobs SET reason = :reason, sentence = :sentence, target = NULL WHERE id = :id",
             [{"id": job, "reason": encode(why), "sentence": why.headline} for job, why in explained.items()],
@@ -218,7 +221,7 @@ class StateStore:
     ) -> None:
         """Record a round's decision before it is executed, with its recording for replay."""
         unmanaged = [
-            (job, Explanation(job, f"job {job} {reason.sentence}"), None, None)
+            (job, Explanation(job, f"job {job} {reason.sentence}", code=reason.code.value), None, None)
             for job, reason in result.unmanaged.items()
         ]
         with self._database.transaction():

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from inspect import signature
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
 
 from slurmsched.cli import main
 from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.json_schema import command_schema, json_commands
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.heartbeat import HeartbeatFile
 from slurmsched.model import JobId, NodeAllocation, Reason, Snapshot, Target, cluster_overview, encode
@@ -27,6 +30,20 @@ _APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameter
 
 NOON = 1_790_000_000.0
 """The time at which every test looks."""
+
+
+@cache
+def json_validator(path: str) -> Draft202012Validator:
+    """Checks what a command prints against its published schema, which has to be a schema itself."""
+    published = command_schema(path, json_commands()[path])
+    Draft202012Validator.check_schema(published)
+    return Draft202012Validator(published)
+
+
+def command_path(arguments: Sequence[str]) -> str:
+    """The words of the command that these arguments call."""
+    known = json_commands()
+    return next(" ".join(arguments[:count]) for count in (2, 1) if " ".join(arguments[:count]) in known)
 
 
 @dataclass
@@ -113,7 +130,10 @@ class Site:
         """`synsched ARGUMENTS` in a window of so many columns, without colour."""
         runner = CliRunner(**_APART, env={"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb", **environment})
         invocation = Invocation(self.config, self.clock)
-        return runner.invoke(main, list(arguments), obj=invocation, prog_name="synsched")
+        result = runner.invoke(main, list(arguments), obj=invocation, prog_name="synsched")
+        if "--json" in arguments and result.stdout.startswith("{"):
+            json_validator(command_path(arguments)).validate(json.loads(result.stdout))
+        return result
 
     def lines(self, *arguments: str, columns: int = 80) -> list[str]:
         """What it prints, line by line, trailing blanks aside."""
