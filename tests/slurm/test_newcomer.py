@@ -45,6 +45,11 @@ RUN {{{{ getent passwd synsched && userdel --remove synsched; rm -rf /usr/local/
  && mkdir -p /run/systemd/system /etc/cron.d && echo 'APT::Get::Assume-Yes "true";' > /etc/apt/apt.conf.d/99yes
 """
 """Whoever sits at a terminal says yes; here apt's configuration does."""
+NO_NAMESPACES = (
+    "echo assumeyes=True >> /etc/dnf/dnf.conf && mkdir -p /etc/rpm"
+    " && echo '%__transaction_unshare %{nil}' > /etc/rpm/macros"
+)
+"""rpm runs scripts of packages in a namespace of their own, which this container may not make."""
 DISTRIBUTION = f"""\
 Name: distribution
 Version: 1
@@ -164,9 +169,7 @@ def bare_controller(mini: Mini, release: str) -> None:
     text = BARE.format(
         image=told["Config"]["Image"],
         more="dnf rpm" if rpm else "",
-        fetch="echo assumeyes=True >> /etc/dnf/dnf.conf"
-        if rpm
-        else f"apt-get install -yq --no-install-recommends --download-only {DEPENDENCIES}",
+        fetch=NO_NAMESPACES if rpm else f"apt-get install -yq --no-install-recommends --download-only {DEPENDENCIES}",
     )
     image = f"slurmsched-newcomer:{release}"
     build = subprocess.run(
