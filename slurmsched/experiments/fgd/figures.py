@@ -145,8 +145,8 @@ _PRICED_NOTE: Final = (
 )
 _UNIFIED_LEAST: Final = 95.9
 _UNIFIED_NOTE: Final = (
-    "The placement of policy unified: a task goes where the least expected worth of idle resources is lost. Nothing"
-    " moves. What is asked was set before it was measured; compare with the bound of any placement."
+    "A task goes where the least expected worth of idle resources is lost, and nothing moves. Policy unified does so"
+    " with parts of GPUs and between nodes that consolidation leaves equal. What is asked was set before a measurement."
 )
 _SLURM_DEVICE_NOTE: Final = (
     "The same where Slurm chooses the device of a shared task: the first that has enough left, as at a site."

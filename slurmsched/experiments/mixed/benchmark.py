@@ -35,7 +35,7 @@ from slurmsched.experiments.mixed.benchmark_workloads import (
 from slurmsched.experiments.site_promises.measures import JobOutcome, demand_periods, max_min_fair
 from slurmsched.policies.pipeline import Pipeline
 from slurmsched.policies.place.placement import NodeScore
-from slurmsched.policies.place.worth import UNIFIED_PLACEMENT
+from slurmsched.policies.place.worth import LEAST_LOSS
 from slurmsched.policies.policies import ORDERS, PARTS, POLICIES, Choices, PolicyRow
 from slurmsched.policies.sizes import Sizing, Tune
 from slurmsched.simulation import PolicyChoice, SimulationError, SimulationResult, parse_policy, run_metrics
@@ -79,7 +79,7 @@ def _placed(name: str, node_score: NodeScore) -> PolicyRow:
 
 VARIANTS: Final[Mapping[str, Candidate]] = {
     "hadar-tune": Candidate("hadar-tune", PolicyChoice("hadar"), _sized("hadar", Tune())),
-    "unified-worth": Candidate("unified-worth", PolicyChoice("unified"), _placed("unified", UNIFIED_PLACEMENT)),
+    "unified-worth": Candidate("unified-worth", PolicyChoice("unified"), _placed("unified", LEAST_LOSS)),
 }
 """Variants by name."""
 

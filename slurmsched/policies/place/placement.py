@@ -118,13 +118,18 @@ class _Consolidated(NodeScore):
     name: str = "fewest free resources that fit"
 
     def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:  # noqa: ARG002 as the protocol has it
-        nodes = free.pools.node_of
         if count > 1:
-            on = nodes[candidates]
+            on = free.pools.node_of[candidates]
             return candidates[np.lexsort((free.memory[on], free.cpus[on], free.gpus[candidates]))[:count]]
-        candidates = _with_least_free(candidates, free.gpus[candidates])
-        candidates = _with_least_free(candidates, free.cpus[nodes[candidates]])
-        return _with_least_free(candidates, free.memory[nodes[candidates]])[:1]
+        return consolidated_equals(free, candidates)[:1]
+
+
+def consolidated_equals(free: FreeResources, candidates: Ints) -> Ints:
+    """Return the candidate pools among which consolidation takes the first for a job on one node."""
+    nodes = free.pools.node_of
+    candidates = _with_least_free(candidates, free.gpus[candidates])
+    candidates = _with_least_free(candidates, free.cpus[nodes[candidates]])
+    return _with_least_free(candidates, free.memory[nodes[candidates]])
 
 
 def _with_least_free(pools: Ints, free: Ints) -> Ints:

@@ -47,7 +47,7 @@ from slurmsched.policies.place.fragmentation import (
     count_tasks,
     workload_of_counts,
 )
-from slurmsched.policies.place.placement import CONSOLIDATED, NodeScore, PartDemand
+from slurmsched.policies.place.placement import CONSOLIDATED, NodeScore, PartDemand, consolidated_equals
 from slurmsched.policies.place.scores import (
     FragmentationScore,
     PlacementHeuristic,
@@ -290,19 +290,26 @@ class LeastLossTable(PoolScoreTable):
 
 
 class _LeastLoss(NodeScore):
-    """The pool whose idle resources lose least by a job on one node; gangs on several nodes are consolidated."""
+    """The pool whose idle resources lose least by a job on one node; gangs on several nodes are consolidated.
+
+    Unless it `leads`, jobs with whole GPUs are consolidated too, and it decides where that leaves several pools equal.
+    """
 
     name = "least lost worth of what is idle"
     reason = ReasonCode.FEWEST_FRAGMENTS
 
-    def __init__(self, tasks: Counter[TaskDemand], pools: Pools) -> None:
+    def __init__(self, tasks: Counter[TaskDemand], pools: Pools, *, leads: bool) -> None:
         """`tasks` are the workload. Raises PolicyError if it has no prices."""
-        self._worth = IdleWorth(tasks, pools)
+        self._worth, self._leads = IdleWorth(tasks, pools), leads
         self._tables: WeakKeyDictionary[FreeResources, LeastLossTable] = WeakKeyDictionary()
 
     def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
-        if count > 1 or len(candidates) == 1:
+        if count > 1:
             return CONSOLIDATED.select(free, demand, candidates, count)
+        if not self._leads and demand.milli is None:
+            candidates = consolidated_equals(free, candidates)
+        if len(candidates) == 1:
+            return candidates
         table, scores = self._table(free), np.full(len(candidates), -np.inf)
         milli = np.zeros_like(candidates) if demand.milli is None else demand.milli[candidates]
         needs = np.stack([demand.cpus[candidates], demand.memory[candidates], milli], axis=1)
@@ -323,20 +330,25 @@ class _LeastLoss(NodeScore):
         return self._tables[free]
 
 
+@dataclass(frozen=True, slots=True)
 class _OfRecentJobs(NodeScore):
     """The same, for the jobs of the last days and of now as the workload."""
 
-    name = "least lost worth of what is idle"
+    leads: bool
+    name: str = "least lost worth of what is idle"
 
     def prepared(self, situation: Situation, pools: Pools) -> NodeScore:
         """Return the score of a round; that of consolidation where no job is known to need a GPU."""
         requests = (*situation.recent_requests, *((job.original_request, 1) for job in situation.jobs))
         tasks = count_tasks(requests, pools)
-        return _LeastLoss(tasks, pools) if any(task.gpus for task in tasks) else CONSOLIDATED
+        return _LeastLoss(tasks, pools, leads=self.leads) if any(task.gpus for task in tasks) else CONSOLIDATED
 
     def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
         return CONSOLIDATED.select(free, demand, candidates, count)
 
 
-UNIFIED_PLACEMENT: Final[NodeScore] = _OfRecentJobs()
+LEAST_LOSS: Final[NodeScore] = _OfRecentJobs(leads=True)
 """Jobs on one node where the least worth is lost, for the devices that Slurm chooses; gangs consolidated."""
+
+UNIFIED_PLACEMENT: Final[NodeScore] = _OfRecentJobs(leads=False)
+"""The same for parts of GPUs; whole GPUs are consolidated, and of equal nodes the one that loses least is taken."""

@@ -15,7 +15,7 @@ from slurmsched.policies.orders import FirstInFirstOut, LeastAttainedService
 from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
 from slurmsched.policies.place.placement import CONSOLIDATED
 from slurmsched.policies.place.scores import LEAST_FRAGMENTS
-from slurmsched.policies.place.worth import UNIFIED_PLACEMENT
+from slurmsched.policies.place.worth import LEAST_LOSS, UNIFIED_PLACEMENT
 from slurmsched.policies.sizes import AsRequested, Proportional, Tune
 from slurmsched.policies.stages import Policy
 from tests.builders import job, node, share, situation
@@ -100,7 +100,7 @@ def test_a_half_moves_where_that_lets_a_wide_job_start(policy: Policy) -> None:
     assert decision.targets["1"].reasons[0].code is ReasonCode.MAKES_ROOM
 
 
-WORTH_AS_ASKED = Pipeline("worth", FirstInFirstOut(), AsRequested(), UNIFIED_PLACEMENT)
+WORTH_AS_ASKED = Pipeline("worth", FirstInFirstOut(), AsRequested(), LEAST_LOSS)
 
 
 def test_a_job_with_many_cpus_goes_where_each_idle_gpu_has_many() -> None:
@@ -119,6 +119,16 @@ def test_a_gang_on_two_nodes_is_consolidated_whatever_it_loses() -> None:
     gang = job(1, request=Request(gpus=6, nodes=2, gpus_per_node=3, cpus=6))
     decision = WORTH_AS_ASKED.decide(situation(nodes, [gang], recent_requests=((Request(gpus=1, cpus=12), 5),)))
     assert nodes_of(decision) == {"1": "n2,n3"}
+
+
+def test_unified_consolidates_whole_gpus_and_of_equal_nodes_takes_the_one_that_loses_least() -> None:
+    """n2 and n3 have the same idle, but others ask for the type of n2."""
+    usual = ((Request(gpus=1, cpus=2), 1), (Request(gpus=1, cpus=2, gpu_type="p100"), 9))
+    nodes = [node("n1", 4, cpus=64), node("n2", 2, "p100", cpus=16), node("n3", 2, cpus=16)]
+    any_type = job(1, request=Request(gpus=1, cpus=2))
+    unified = replace(WORTH_AS_ASKED, node_score=UNIFIED_PLACEMENT)
+    decision = unified.decide(situation(nodes, [any_type], recent_requests=usual))
+    assert nodes_of(decision) == {"1": "n3"}
 
 
 def test_where_no_job_needs_a_gpu_jobs_are_consolidated() -> None:
