@@ -110,8 +110,8 @@ the settings file, `-V` (`--version`) prints the version. `python -m slurmsched`
 
 Exit status: {", ".join(f"{code} {meaning}" for code, meaning in EXIT_STATUS.items())}.
 An error is one line on standard error that says what to do. `--json` prints a `schema` number too, which is raised
-when a key changes its meaning or is removed. `NO_COLOR`, `TERM=dumb` and `COLUMNS` are respected; in a pipe nothing is
-cut off.
+when a key changes its meaning or is removed: see [all keys](json.md). `NO_COLOR`, `TERM=dumb` and `COLUMNS` are
+respected; in a pipe nothing is cut off.
 """
 
 
