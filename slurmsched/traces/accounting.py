@@ -77,6 +77,7 @@ class Accounting:
 
 def read_accounting(text: str, name: str) -> Accounting:
     """Returns the jobs of what `sacct --parsable2` or `sacct --json` printed. Raises TraceError."""
+    text = text.lstrip("\ufeff")
     if not text.strip():
         raise TraceError(f"{name} is empty: write it with '{SACCT_COMMAND}'")
     records, counts = _json_records(text, name) if text.lstrip()[:1] == "{" else _table_records(text, name)
@@ -85,7 +86,7 @@ def read_accounting(text: str, name: str) -> Accounting:
 
 def _table_records(text: str, name: str) -> tuple[list[AccountingRecord], Counter[str]]:
     """Returns the records of a table with headings, and how many rows there were of each kind that is left out."""
-    lines = [line.removesuffix("\r") for line in text.lstrip("\ufeff").split("\n")]
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
     first = next(number for number, line in enumerate(lines) if line.strip())
     headings = _headings(lines[first], name, first + 1)
     ends, counts, records = lines[first].endswith("|"), Counter[str](), list[AccountingRecord]()
