@@ -212,7 +212,8 @@ def _parse_run(row: _Row, steps: Sequence[_Row]) -> AccountedRun | None:
     job, array = row["JobID"], row["JobID"].partition("_")
     nodes, gpus = max(parse_count(allocated.get("node"), 1), 1), parse_count(allocated.get("gres/gpu"))
     types = [name.removeprefix("gres/gpu:") for name in allocated if name.startswith("gres/gpu:")]
-    stats = parse_jobstats(row["AdminComment"], seconds, gpus)
+    cpus, memory, limit = parse_count(allocated.get("cpu")), parse_mebibytes(allocated.get("mem")), row["TimelimitRaw"]
+    stats = parse_jobstats(row["AdminComment"], seconds, gpus, cpus=cpus, memory=memory)
     used = [parse_tres(step["TRESUsageInTot"]) for step in steps]
     gathered = any("mem" in amounts for amounts in used) or any(or_empty(step["MaxRSS"]) for step in steps)
     cpu = _cpu_seconds(row["TotalCPU"])
@@ -222,7 +223,6 @@ def _parse_run(row: _Row, steps: Sequence[_Row]) -> AccountedRun | None:
     use = [float(amounts["gres/gpuutil"]) for amounts in most if "gres/gpuutil" in amounts]
     gpu_memory = [_mebibytes(amounts.get("gres/gpumem")) for amounts in most]
     gathered |= "cpu" in stats
-    cpus, memory, limit = parse_count(allocated.get("cpu")), parse_mebibytes(allocated.get("mem")), row["TimelimitRaw"]
     time_limit = 60 * int(limit) if limit.isdecimal() else None
     amounts = (*use, *gpu_memory, cpu, peak, seconds, cpus, memory, gpus, nodes, time_limit or 0)
     if not all(0 <= amount < _MAX_AMOUNT for amount in amounts):
@@ -294,9 +294,10 @@ _MAX_JOBSTATS: Final = 65_536
 """Characters of a jobstats summary, and a sixteenth of its bytes once unpacked: that of a job on 1,000 nodes."""
 
 
-def parse_jobstats(comment: str, seconds: float, gpus: int) -> Mapping[str, float]:
+def parse_jobstats(comment: str, seconds: float, gpus: int, *, cpus: int = 0, memory: int = 0) -> Mapping[str, float]:
     """What jobstats recorded in AdminComment (`JS1:`, then gzipped JSON in base64) of a run of this length.
 
+    The run had so many `cpus` and MiB of `memory`, 0 where these are not known.
     `cpu` (seconds), `memory` and `gpu_memory` (MiB, the most of one node and one GPU), `gpu` (mean use, 0 to 1),
     `idle_gpus` (how many were used for less than 5 % of the time). Empty if there is none, and for anything that it
     could not have written about this run.
@@ -309,12 +310,13 @@ def parse_jobstats(comment: str, seconds: float, gpus: int) -> Mapping[str, floa
         nodes = list(json.loads(unpacked)["nodes"].values())
         use = [amount for node in nodes for amount in node.get("gpu_utilization", {}).values()]
         on_gpus = [amount for node in nodes for amount in node.get("gpu_used_memory", {}).values()]
-        cpu, memory = [node["total_time"] for node in nodes], [node["used_memory"] for node in nodes]
-        cpus = sum(_amount(node["cpus"]) for node in nodes)
-        total = sum(map(_amount, cpu))
-        if not nodes or total > (seconds + CLOCK_TOLERANCE) * cpus:
-            return {}
-        found = {"cpu": total, "memory": max(map(_amount, memory)) / 1024**2}
+        told = sum(_amount(node["cpus"]) for node in nodes)
+        total = sum(_amount(node["total_time"]) for node in nodes)
+        most = max((_amount(node["used_memory"]) for node in nodes), default=0.0) / 1024**2
+        busiest = (seconds + CLOCK_TOLERANCE) * (min(told, cpus) if cpus else told)
+        if not nodes or total > busiest or (memory and most > memory):
+            return {}  # of another run, or of nothing that there was
+        found = {"cpu": total, "memory": most}
         if len(use) == gpus > 0:
             found["gpu"] = min(sum(map(_amount, use)) / 100 / gpus, 1.0)
             found["idle_gpus"] = float(sum(amount < IDLE_PERCENT for amount in use))

@@ -210,6 +210,19 @@ def test_a_summary_that_jobstats_cannot_have_written_counts_as_none(comment: str
     assert run_of({**RUN, "AdminComment": comment}, STEP).cpu_seconds == 3600
 
 
+@pytest.mark.parametrize(
+    "comment",
+    [
+        pytest.param(summary(cpus=4000, total_time=1e6), id="more CPUs than the run had"),
+        pytest.param(summary(used_memory=2**59), id="more memory than the run had"),
+    ],
+)
+def test_a_summary_of_more_than_the_run_had_is_not_of_this_run(comment: str) -> None:
+    assert parse_jobstats(comment, 3600, 2), "by itself it could be"
+    run = run_of({**RUN, "AdminComment": comment}, STEP)
+    assert (run.cpu_seconds, run.peak_memory, run.gpu_use) == (3600, None, None)
+
+
 def test_use_of_other_gpus_than_the_jobs_is_left_out() -> None:
     assert "gpu" not in parse_jobstats(summary(), 3600, 3)
 
