@@ -25,6 +25,7 @@ from tests.slurm.mini import CHECKOUT, HOOK, Mini
 from tests.slurm.systemctl import systemctl_program
 from tests.slurm.test_packages import LISTING, built
 
+ADMIN = CHECKOUT / "docs/admin.md"
 RPM_HOST, RPM_PYTHON = "trixie", "3.13"
 ALL = "SLURMSCHED_NEWCOMER"
 CLUSTER = ("--nodes", "v100:1x2/8c/64g")
@@ -87,9 +88,16 @@ pytestmark = pytest.mark.parametrize(
 
 def documented(heading: str) -> list[list[str]]:
     """The lines of commands in each block of a part of docs/admin.md."""
-    page = (CHECKOUT / "docs/admin.md").read_text(encoding="utf-8")
+    page = ADMIN.read_text(encoding="utf-8")
     part = page.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     return [[line.strip() for line in block.splitlines()] for block in BLOCK.findall(part)]
+
+
+def counted(which: int) -> int:
+    """The steps to a first round (0) and back (1) that docs/admin.md counts."""
+    page = " ".join(ADMIN.read_text(encoding="utf-8").split())
+    (told,) = re.findall(r"([0-9]+) steps to a green `doctor` and a scrape, ([0-9]+) to remove it", page)
+    return int(told[which])
 
 
 def steps(lines: list[str], release: str) -> list[str]:
@@ -248,6 +256,7 @@ def test_the_lines_of_the_docs_lead_to_a_daemon_that_observes(newcomer: Newcomer
         line.split()[0] + " " + line.split()[1]: newcomer.step(line.replace("VERSION", version[0]))
         for line in steps(first, newcomer.release)
     }
+    assert len(newcomer.took) == counted(0)
     assert said["synsched config"] == "/etc/synsched/synsched.toml is in order\n"
     assert not re.search(r"(?m)^(FAIL|warn)", said["synsched doctor"]), said["synsched doctor"]
     assert " hook:" not in said["synsched doctor"]
@@ -273,6 +282,7 @@ def test_it_is_removed_without_a_trace(newcomer: Newcomer) -> None:
     for line in steps(last, newcomer.release):
         newcomer.step(line)
     print(newcomer.told())
+    assert len(newcomer.took) == counted(1)
     assert newcomer.listed() ^ newcomer.before == set()
     for kind in ("passwd", "group"):
         assert mini.run("getent", kind, "synsched", on="ctl").code == 2
