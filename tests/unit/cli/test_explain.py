@@ -119,7 +119,7 @@ def test_history_tells_what_happened_and_what_was_done(waiting: Site) -> None:
 def test_json_has_stable_keys(waiting: Site) -> None:
     (why,) = waiting.json("explain", "13")["jobs"]  # type: ignore[misc, attr-defined]  # JSON has no types
     assert list(why) == ["job", "explanation", "round", "service", "moves", "forecast", "idle"]
-    assert list(why["explanation"]) == ["job", "headline", "ordered_behind", "what_would_change", "facts"]
+    assert list(why["explanation"]) == ["job", "headline", "ordered_behind", "what_would_change", "facts", "code"]
     (past,) = waiting.json("history", "13")["jobs"]  # type: ignore[misc, attr-defined]  # JSON has no types
     assert list(past) == ["job", "service", "events", "operations"]
     assert list(past["events"][0]) == ["at", "round", "job", "kind", "code", "sentence"]

@@ -320,6 +320,7 @@ def test_json_has_stable_keys(busy: Site) -> None:
         "started": None,
         "time_limit": None,
         "reason": "fills in",
+        "reason_code": "fills_in",
     }
 
 
