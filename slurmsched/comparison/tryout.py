@@ -8,9 +8,10 @@ the jobs that arrive in it are, and run to their end.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import SynchronizedArray
@@ -142,22 +143,22 @@ def request_of(job: TraceJob) -> tuple[object, ...]:
     return job.gpus, job.gpu_type, job.gpus_per_node, job.cpus, job.memory
 
 
-def cut_windows(jobs: Sequence[AccountedJob], length: float) -> Iterator[Window]:
-    """Yields the windows of the period in order, those without a measured job left out. `jobs` are by arrival."""
+def cut_windows(jobs: Sequence[AccountedJob], length: float) -> list[tuple[float, float]]:
+    """Returns the bounds of the windows of the period in order, those without a measured job left out. `jobs` are by
+    arrival."""
     begins, ends = period_of(jobs)
-    count = max(1, ceil((ends - begins) / length))
-    length = (ends - begins) / count
-    arrivals, until = (np.array([of(job) for job in jobs]) for of in (lambda job: job.job.arrival, _until))
-    for number in range(count):
-        start, end = begins + number * length, begins + (number + 1) * length
-        before = [jobs[at] for at in np.flatnonzero((arrivals < start) & (until > start)).tolist()]
-        before.sort(key=lambda job: (job.start > start, job.start))
-        first, stop = (int(np.searchsorted(arrivals, edge)) for edge in (start, end))
-        inside = jobs[first:stop]
-        moved = [_moved(job, start) for job in (*before, *inside)]
-        window = Window(start, end, tuple(moved), len(before))
-        if window.measured:
-            yield window
+    edges = np.linspace(begins, ends, max(1, ceil((ends - begins) / length)) + 1)
+    arrivals = np.array([job.job.arrival for job in jobs if job.end is not None])
+    counts = np.diff(np.searchsorted(arrivals, edges)).tolist()
+    return [(low, high) for (low, high), count in zip(pairwise(edges.tolist()), counts, strict=True) if count]
+
+
+def window_of(jobs: Sequence[AccountedJob], start: float, end: float) -> Window:
+    """Returns a window of these jobs, which are by arrival."""
+    before = [job for job in jobs if job.job.arrival < start < _until(job)]
+    before.sort(key=lambda job: (job.start > start, job.start))
+    inside = [job for job in jobs if start <= job.job.arrival < end]
+    return Window(start, end, tuple(_moved(job, start) for job in (*before, *inside)), len(before))
 
 
 def _until(job: AccountedJob) -> float:
@@ -224,17 +225,17 @@ def run_tryout(
     begins, ends = period_of(kept)
     if options.early is None:
         options = replace(options, early=early_interval(len(kept), ends - begins, options.period))
-    windows = list(cut_windows(kept, window_length(kept, options)))
-    if not windows:
+    bounds = cut_windows(kept, window_length(kept, options))
+    if not bounds:
         raise SimulationError("no job arrived in the period and is over: take a longer one with sacct's -S and -E")
-    order = np.random.default_rng(options.seed).permutation(len(windows)).tolist()
-    found = _run_windows([windows[at] for at in order], nodes, options, on_progress, lambda: clock() - began)
-    ordered = sorted(zip(order, found, strict=False), key=lambda pair: pair[0])
+    drawn = [bounds[at] for at in np.random.default_rng(options.seed).permutation(len(bounds)).tolist()]
+    found = _run_windows(kept, drawn, nodes, options, _Progress(on_progress, lambda: clock() - began))
+    found.sort(key=lambda pair: pair[0].start)
     return TryoutRun(
         options=options,
-        simulated=tuple(windows[at] for at, _ in ordered),
-        outcomes=tuple({RECORDED: recorded_outcome(windows[at], nodes), **outcome} for at, outcome in ordered),
-        windows=len(windows),
+        simulated=tuple(window for window, _ in found),
+        outcomes=tuple({RECORDED: recorded_outcome(window, nodes), **outcome} for window, outcome in found),
+        windows=len(bounds),
         impossible=impossible,
         began_before=sum(job.job.arrival < begins for job in kept),
         seconds=clock() - began,
@@ -250,53 +251,65 @@ def _share_progress(shared: SynchronizedArray[float]) -> None:
     _progress = shared
 
 
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Who is told the part done, and the seconds that have been spent."""
+
+    tell: Callable[[float], None]
+    spent: Callable[[], float]
+
+    def update(self, simulated: float, budget: float | None) -> None:
+        self.tell(min(1.0, max(simulated, self.spent() / budget if budget else 0.0)))
+
+
+_Simulated = tuple[Window, Mapping[str, WindowOutcome]]
+
+
 def _run_windows(
-    windows: Sequence[Window],
+    jobs: Sequence[AccountedJob],
+    bounds: Sequence[tuple[float, float]],
     nodes: Sequence[Node],
     options: TryoutOptions,
-    on_progress: Callable[[float], None],
-    spent: Callable[[], float],
-) -> list[Mapping[str, WindowOutcome]]:
-    """Returns the outcomes of the first windows, as many as there is time for, at least one."""
+    progress: _Progress,
+) -> list[_Simulated]:
+    """Returns the first windows with their outcomes, as many as there is time for, at least one."""
     policies = tuple(dict.fromkeys((options.policy, PLAIN_SLURM)))
+    if len(bounds) == 1 and len(jobs) < _FEW_JOBS:
+        window = window_of(jobs, *bounds[0])
+        return [(window, {policy: run_window(window, nodes, policy, options) for policy in policies})]
     context = get_context("spawn")
-    shared: SynchronizedArray[float] = context.Array("d", len(windows) * len(policies))
-    outcomes: list[dict[str, WindowOutcome]] = [{} for _ in windows]
-    if len(windows) == 1 and len(windows[0].jobs) < _FEW_JOBS:
-        return [{policy: run_window(windows[0], nodes, policy, options) for policy in policies}]
+    shared: SynchronizedArray[float] = context.Array("d", len(bounds) * len(policies))
+    found = list[tuple[Window, dict[str, WindowOutcome]]]()
     pending: dict[Future[WindowOutcome], _Task] = {}
-    upcoming, longest, started = 0, 0.0, dict[int, float]()
+    longest, started = 0.0, list[float]()
     with ProcessPoolExecutor(options.processes, context, _share_progress, (shared,)) as pool:
         try:
-            while upcoming < len(windows) or pending:
-                in_time = options.budget is None or spent() + longest <= options.budget
-                while upcoming < len(windows) and len(pending) < options.processes and (in_time or not upcoming):
-                    started[upcoming] = spent()
+            while len(found) < len(bounds) or pending:
+                in_time = options.budget is None or progress.spent() + longest <= options.budget
+                while len(found) < len(bounds) and len(pending) < options.processes and (in_time or not found):
+                    window = window_of(jobs, *bounds[len(found)])
                     for place, policy in enumerate(policies):
-                        at = upcoming * len(policies) + place
-                        future = pool.submit(run_window, windows[upcoming], nodes, policy, options, at=at)
-                        pending[future] = (upcoming, policy)
-                    upcoming += 1
+                        at = len(found) * len(policies) + place
+                        future = pool.submit(run_window, window, nodes, policy, options, at=at)
+                        pending[future] = (len(found), policy)
+                    started.append(progress.spent())
+                    found.append((window, {}))
                 if not pending:
                     break
                 done, _ = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in done:
-                    window, policy = pending.pop(future)
-                    outcomes[window][policy] = future.result()
-                    longest = max(longest, spent() - started[window])
-                on_progress(_part_done(sum(shared[:]) / len(shared), spent(), options.budget))
+                    number, policy = pending.pop(future)
+                    found[number][1][policy] = future.result()
+                    longest = max(longest, progress.spent() - started[number])
+                progress.update(sum(shared[:]) / len(shared), options.budget)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return [of for of in outcomes if len(of) == len(policies)]
+    return [*found]
 
 
 _FEW_JOBS: Final = 300
 """With fewer a process takes longer to start than its work."""
-
-
-def _part_done(simulated: float, spent: float, budget: float | None) -> float:
-    return min(1.0, max(simulated, spent / budget if budget else 0.0))
 
 
 def run_window(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slurmsched.comparison.site_shape import derive_shape, most_gpus_held, read_shape
-from slurmsched.comparison.tryout import TryoutOptions, build_submissions, cut_windows, period_of, run_tryout
+from slurmsched.comparison.tryout import TryoutOptions, build_submissions, cut_windows, period_of, run_tryout, window_of
 from slurmsched.comparison.tryout_figures import size_class, tryout_figures
 from slurmsched.simulation import SimulationError
 from slurmsched.traces.accounting import AccountedJob
@@ -126,7 +126,7 @@ def test_a_window_begins_with_what_runs_and_what_waits_then() -> None:
         job("2", 0.5 * HOUR, 4, HOUR, start=1.5 * HOUR),
         job("3", 2 * HOUR - 1, 1, MINUTE, start=2.5 * HOUR),
     ]
-    first, second = cut_windows(jobs, HOUR)
+    first, second = (window_of(jobs, *bounds) for bounds in cut_windows(jobs, HOUR))
     assert [found.job.id for found in first.measured] == ["1", "2"]
     assert (second.carried, [found.job.id for found in second.measured]) == (2, ["3"])
     carried = [(found.job.id, found.job.arrival, found.job.duration) for found in second.jobs[:2]]
