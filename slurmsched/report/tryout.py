@@ -235,11 +235,7 @@ def terms(tryout: Tryout) -> Iterator[str]:
         )
     else:
         yield "Ranges are not told: there are too few jobs, or too few times at which they arrived."
-    yield f"It took {duration(run.seconds)}, and {duration(seconds)} of one core in {_processes(options.processes)}."
-
-
-def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
+    yield f"It took {duration(run.seconds)}, and {duration(seconds)} of one core."
 
 
 def _day(at: float) -> str:
