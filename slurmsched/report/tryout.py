@@ -72,8 +72,20 @@ class Tryout:
         moved = pluralise(figures.policy.restarts, "restart")
         return (
             f"{what} ({sure}). {pluralise(figures.sooner, 'job')} would have ended at least a minute sooner,"
-            f" {figures.later} later, with {moved} of running jobs."
+            f" {figures.later} later, with {moved} of running jobs.{self._slowest}"
         )
+
+    @property
+    def _slowest(self) -> str:
+        """What becomes of the slowest jobs, if they end later."""
+        known = self.figures.range_of("p99")
+        if not known.change >= 0.005:  # noqa: PLR2004  # shown as 0 %
+            return ""
+        took, sure = (
+            duration(self.figures.policy.p99_s),
+            f" (90 % range {_range_text(known)})" if known.is_known else "",
+        )
+        return f" The slowest job in a hundred would have taken {took}, {percent(known.change)} longer{sure}."
 
 
 def _range_text(known: ChangeRange) -> str:
