@@ -57,7 +57,7 @@ def soak(
     The daemon's own loop runs under a compressed clock on a simulated cluster, with its database in $TMPDIR. Nodes,
     slurmctld, accounting, database, disk and clock fail, the daemon is killed in the middle of rounds, and some users
     are hostile. Fails if memory, database, log or the time of rounds grow, if the journal differs from what the cluster
-    did, or if a job or a hold is left behind. A simulated day takes ten seconds or more.
+    did, or if a job or a hold is left behind. A simulated day takes half a minute or more.
 
     \b
     Example:

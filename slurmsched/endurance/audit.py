@@ -16,6 +16,11 @@ from slurmsched.store.store import Store
 _DAY: Final = 86400.0
 _LONGEST: Final = 30 * _DAY
 """Seconds that jobs may take to end under plain Slurm."""
+_LATELY: Final = 7200.0
+_PRUNED_EARLY: Final = 0.25
+"""Days: a clock that was ahead has deleted history earlier."""
+_REMEMBERED: Final = 1.5
+"""Days for which the simulated cluster surely has its runs."""
 _DETERMINED: Final = "determined by a later round"
 
 
@@ -27,7 +32,8 @@ class Audit:
     the journal has as done, or as what a later round found. `unwritten`: those that it has not. `made_up`: operations
     that it has as done and the cluster never did. `open_intents`: without a result. `holds` and `requests`: waiting
     jobs that are held by us, or ask for something else than their owners did. `held_rows`: jobs that the database has
-    under our hold. `lost`: jobs that never end, though nobody schedules but Slurm.
+    under our hold. `unlearnt`: runs of the last days whose end accounting told and of which nothing was learnt.
+    `lost`: jobs that never end, though nobody schedules but Slurm.
     """
 
     carried_out: int
@@ -38,6 +44,7 @@ class Audit:
     holds: int
     requests: int
     held_rows: int
+    unlearnt: int
     lost: int
 
     @property
@@ -57,6 +64,7 @@ _SENTENCES: Final = {
     "holds": "waiting jobs that are still held",
     "requests": "waiting jobs whose request is not the owner's",
     "held_rows": "jobs that the database has under our hold",
+    "unlearnt": "runs of which nothing was learnt",
     "lost": "jobs that never end",
 }
 
@@ -90,8 +98,17 @@ def audit_end(
         holds=sum(job.hold is not Hold.NONE for job in pending),
         requests=sum(job.current_request != job.submission.request for job in pending),
         held_rows=len(store.state.held_jobs()),
+        unlearnt=_unlearnt(store, cluster, min(keep_days - _PRUNED_EARLY, _REMEMBERED)),
         lost=_never_ending(cluster, arrivals),
     )
+
+
+def _unlearnt(store: Store, cluster: VirtualCluster, days: float) -> int:
+    """Return how many runs of these days are not known, the last two hours aside: accounting is asked once a round."""
+    known = {(row["job"], round(row["ended"])) for row in store.database.rows("SELECT job, ended FROM finished_runs")}
+    since, until = cluster.now - days * _DAY, cluster.now - _LATELY
+    ended = {(run.job, round(run.end)) for run in cluster.lifecycle.usage_intervals if since <= run.end <= until}
+    return len(ended - known)
 
 
 def _never_ending(cluster: VirtualCluster, arrivals: SoakJobs) -> int:

@@ -81,6 +81,7 @@ def _figures(result: SoakResult) -> Iterator[tuple[str, str]]:
     yield "operations without a result", f"{audit.open_intents:,}"
     yield "holds that are left", f"{audit.holds + audit.held_rows:,}"
     yield "requests that are left changed", f"{audit.requests:,}"
+    yield "runs of which nothing was learnt", f"{audit.unlearnt:,}"
     yield "jobs that never end", f"{audit.lost:,}"
     for kind, count in result.faults.items():
         yield kind, f"{count:,}"

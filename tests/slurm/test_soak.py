@@ -58,6 +58,7 @@ class Soaked:
     pid: str = ""
     started: float = 0.0
     jobs: set[str] = field(default_factory=set)
+    cancelled: set[str] = field(default_factory=set)
     done: Counter[str] = field(default_factory=Counter)
     measured: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     spent: list[float] = field(default_factory=list)
@@ -108,13 +109,15 @@ def submit(soaked: Soaked, random_: random.Random) -> None:
         soaked.done["jobs submitted"] += 1
     else:
         why = said.err.strip().splitlines()[-1:] or ["no answer"]
-        soaked.done[f"submissions refused: {why[0]}"] += 1
+        soaked.done[f"submissions refused, name {name[:12]!r}: {why[0]}"] += 1
 
 
 def cancel(soaked: Soaked, random_: random.Random) -> None:
     waiting = soaked.mini.run("squeue", "-h", "-o", "%i").out.split()
     if waiting:
-        soaked.mini.run("scancel", random_.choice(waiting))
+        chosen = random_.choice(waiting)
+        soaked.mini.run("scancel", chosen)
+        soaked.cancelled.add(chosen)
         soaked.done["jobs cancelled"] += 1
 
 
@@ -165,7 +168,10 @@ FAULT_SECONDS = 12.0
 def test_what_comes_and_goes_for_a_while_leaves_nothing_behind(mini: Mini) -> None:
     print(f"\n{MINUTES:g} minutes of jobs and faults on a real slurmctld, seed {SEED}")
     soaked, choose = Soaked(mini), random.Random(SEED)
-    mini.configure(**{**SETTINGS, "rounds": {"mode": "enforce", "period": 10, "settle_timeout": 60}})
+    # What is published of ended jobs is in memory: for minutes, so that it is as much all the time.
+    storage: dict[str, object] = {"export_ended": 120}
+    rounds: dict[str, object] = {"mode": "enforce", "period": 10, "settle_timeout": 60}
+    mini.configure(**{**SETTINGS, "rounds": rounds, "storage": storage})
     soaked.start()
     end, every = MINUTES * 60, max(25.0, MINUTES * 60 / 120)
     next_job, next_look, next_fault, number = 0.0, 0.0, every / 2, SEED
@@ -212,9 +218,10 @@ def finish(soaked: Soaked) -> None:
         return [line.split("|") for line in said.splitlines()]
 
     def unknown() -> dict[str, list[str]]:
-        """The jobs that have not ended, with what accounting has of them."""
+        """The jobs that have not ended, with what accounting has of them: nothing of one cancelled under a hold."""
         last = {job: row for job, *row in runs()}
-        return {job: last.get(job, []) for job in soaked.jobs if _open(last.get(job, ["PENDING"]))}
+        told = soaked.jobs - (soaked.cancelled - last.keys())
+        return {job: last.get(job, []) for job in told if _open(last.get(job, ["PENDING"]))}
 
     deadline = time.monotonic() + 120
     while lost := unknown():

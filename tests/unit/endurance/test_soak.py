@@ -12,9 +12,11 @@ from slurmsched.endurance.faults import SoakFault
 from slurmsched.endurance.soak import MEASURES, SoakOptions, SoakResult, run_soak
 from slurmsched.model import Outcome
 from slurmsched.report.soak import soak_page, soak_plots
+from slurmsched.store.finished_runs import AccountingCursor
 from slurmsched.store.journal import Journal, JournalEntry
 
-SHORT = SoakOptions(days=0.5, keep_days=1, seed=4)
+SHORT = SoakOptions(days=0.5, keep_days=1, seed=17)
+"""With a clock that is ahead by two hours for a while, and set back."""
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,14 @@ def test_nothing_is_lost_in_half_a_day_of_faults(soaked: SoakResult) -> None:
     assert (soaked.submitted, soaked.audit.lost) == (soaked.ended, 0)
     assert soaked.audit.carried_out == soaked.audit.written_down > 50
     assert soaked.failed_rounds > 0, "faults are felt"
+
+
+def test_runs_that_ended_while_the_clock_was_ahead_are_learnt_once_it_is_set_back(
+    soaked: SoakResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert soaked.audit.unlearnt == 0
+    monkeypatch.setattr(AccountingCursor, "with_clock", lambda cursor, _now: cursor)
+    assert run_soak(SHORT, tmp_path).audit.unlearnt > 0, "without reading again they are lost"
 
 
 def test_everything_is_measured_every_hour_and_half_a_day_is_too_short_to_tell(soaked: SoakResult) -> None:
