@@ -70,7 +70,7 @@ Example:
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0),
-    default=4.0,
+    default=3.0,
     show_default=True,
     help="Begin no other part of the period after these; 0 for all of it.",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import isnan
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -14,12 +13,11 @@ from slurmsched.endurance.soak import MEASURES, SoakResult
 from slurmsched.endurance.trends import Trend
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.page import Axis, Plot, Unit, curves, render_page, steps, written_at
-from slurmsched.report.quantities import duration
+from slurmsched.report.quantities import duration, significant
 from slurmsched.report.tables import Column, Listing, safe_line
 
 _COLUMNS: Final = ("MEASURE", "UNIT", "FIRST", "MIDDLE", "LAST", "A DAY", "FROM", "TO", "GROWS")
 _DAY: Final = 86400.0
-_WHOLE_FROM: Final = 1000.0
 
 _RULE: Final = (
     f"A measure grows if its median in the last third of the time after the warm-up is more than {TOLERANCE:.0%} above"
@@ -33,10 +31,11 @@ _LEFT: Final = (
 
 def soak_headline(result: SoakResult) -> str:
     """What was run, in a sentence."""
-    options = result.options
+    options, counts = result.options, ((result.rounds, "round"), (result.submitted, "job"))
+    faults = pluralise(sum(result.faults.values()), "fault")
     return (
-        f"{options.days:g} simulated days of {options.policy}, seed {options.seed}: {result.rounds:,} rounds,"
-        f" {result.submitted:,} jobs, {pluralise(sum(result.faults.values()), 'fault')}, in {duration(result.took_s)}"
+        f"{significant(options.days)} simulated days of {options.policy}, seed {options.seed}:"
+        f" {', '.join(pluralise(*count) for count in counts)}, {faults}, in {duration(result.took_s)}"
     )
 
 
@@ -59,11 +58,7 @@ def soak_view(result: SoakResult) -> RenderableType:
 def _row(trend: Trend) -> tuple[str, ...]:
     numbers = (*trend.thirds, trend.slope, trend.slope_low, trend.slope_high)
     grows = "too short to tell" if trend.grows is None else "yes" if trend.grows else "no"
-    return (trend.measure, trend.unit, *map(_number, numbers), grows)
-
-
-def _number(value: float) -> str:
-    return "-" if isnan(value) else f"{value:.3g}" if abs(value) < _WHOLE_FROM else f"{value:.0f}"
+    return (trend.measure, trend.unit, *map(significant, numbers), grows)
 
 
 def _figures(result: SoakResult) -> Iterator[tuple[str, str]]:

@@ -57,7 +57,7 @@ class Tryout:
             return f"{name} would have changed nothing: every job starts when it does under plain Slurm."
         if not isfinite(mean.change):
             return f"Nothing can be said of {name}: jobs took no time."
-        amount = f"{abs(mean.change):.0%}".replace("%", " %")
+        amount = percent(abs(mean.change))
         if abs(mean.change) < 0.005:  # noqa: PLR2004  # shown as 0 %
             what = f"Under {name} the mean job would have ended as soon as under plain Slurm"
         else:
@@ -188,7 +188,7 @@ def notices(tryout: Tryout) -> Iterator[str]:
         )
     if tryout.most_held > shape.gpus:
         yield (
-            f"sacct shows {tryout.most_held} GPUs in use at once, and this cluster has {shape.gpus}:"
+            f"sacct shows {pluralise(tryout.most_held, 'GPU')} in use at once, and this cluster has {shape.gpus}:"
             " it is not the one that the jobs ran on."
         )
     recorded, slurm = figures.recorded.mean_s, figures.slurm.mean_s
@@ -227,12 +227,13 @@ def terms(tryout: Tryout) -> Iterator[str]:
     )
     yield (
         "slurm is Slurm's scheduler as the simulator has it: in order of submission, with EASY backfill."
-        f" {tryout.policy} is the real code on a virtual cluster: rounds every {options.period:g} s and at most every"
-        f" {options.early or 0:g} s in between; jobs that all fit start 3 s after they come, without a round. Nobody"
-        " is told how long a job runs: time limits, hints and earlier jobs of the same owner tell it."
+        f" {tryout.policy} is the real code on a virtual cluster: rounds every {duration(options.period)} and at most"
+        f" every {duration(options.early or 0.0)} in between; jobs that all fit start 3 s after they come, without a"
+        " round. Nobody is told how long a job runs: time limits, hints and earlier jobs of the same owner tell it."
     )
     who = "All jobs are taken to write" if options.checkpoints else "Jobs whose hints say so write"
-    yield f"{who} a checkpoint before a restart, which costs {options.overhead:g} s; the others are never preempted."
+    costs = duration(options.overhead)
+    yield f"{who} a checkpoint before a restart, which costs {costs}; the others are never preempted."
     if run.windows > 1:
         yield (
             "A window begins with the jobs that sacct shows then; they hold their GPUs as long as they did and do not"

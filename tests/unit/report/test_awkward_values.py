@@ -11,12 +11,26 @@ from typing import Final
 import pytest
 from rich.console import Console, RenderableType
 
+from slurmsched.comparison.tryout import Window
 from slurmsched.daemon.scheduler import RoundReport
 from slurmsched.doctor.finding import Finding, finding_view
 from slurmsched.knowledge.optimistic_profiling import ProfilingAccuracy
 from slurmsched.model import GpuUsage, IdleGpus, Outcome, QueueForecast, StartRanges
 from slurmsched.model.reasons import format_duration, format_percent, pluralise
-from slurmsched.report import advice, comparison, free, job_view, profiles, queue, rounds, shares, status, traces
+from slurmsched.report import (
+    advice,
+    comparison,
+    free,
+    job_view,
+    profiles,
+    queue,
+    rounds,
+    shares,
+    soak,
+    status,
+    traces,
+    tryout,
+)
 from slurmsched.report.quantities import (
     amount,
     fixed,
@@ -60,6 +74,14 @@ def profiling_errors(values: Awkward) -> RenderableType:
     return profiles.profiling_errors_view({str(index): values.of(ProfilingAccuracy) for index in range(3)})
 
 
+def tried(values: Awkward) -> RenderableType:
+    columns = tuple(values.of(tryout.TryoutColumn) for _ in range(3))
+    ranges = tuple(values.of(tryout.ChangeRange, measure=measure) for measure in ("mean", "median", "p99", "wait"))
+    figures = values.of(tryout.TryoutFigures, columns=columns, ranges=ranges)
+    run = values.of(tryout.TryoutRun, outcomes=(), simulated=(values.of(Window),))
+    return tryout.tryout_view(values.of(tryout.Tryout, figures=figures, run=run))
+
+
 VIEWS: Final[Mapping[str, View]] = {
     "advice.advice_view": lambda values: advice.advice_view(
         values.value(tuple[advice.WorkAdvice, ...]), NOW, values.value(tuple[IdleGpus, ...])
@@ -84,6 +106,8 @@ VIEWS: Final[Mapping[str, View]] = {
     "rounds.replay_view": lambda values: rounds.replay_view(values.value(tuple[rounds.ReplayedRound, ...])),
     "rounds.round_view": round_,
     "shares.ticket_shares_view": lambda values: shares.ticket_shares_view(values.of(shares.TicketShares), NOW),
+    "soak.soak_view": lambda values: soak.soak_view(values.of(soak.SoakResult)),
+    "tryout.tryout_view": tried,
     "status.header_view": lambda values: status.header_view(values.of(status.ClusterStatus)),
     "status.idle_view": lambda values: status.idle_view(values.value(tuple[IdleGpus, ...])),
     "queue.jobs_view": lambda values: queue.jobs_view(values.value(tuple[queue.JobStatus, ...]), NOW),
