@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import tempfile
 from pathlib import Path
 
 import click
 
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import check_page_file, console, json_option, print_json, progress_reporter, write_page
+from slurmsched.cli.output import (
+    check_page_file,
+    console,
+    json_option,
+    print_json,
+    progress_reporter,
+    typed_command,
+    write_page,
+)
 from slurmsched.cli.parameters import complete_policies
 from slurmsched.endurance.soak import SoakError, SoakOptions, run_soak
 from slurmsched.report.soak import soak_page, soak_view
@@ -69,7 +75,7 @@ def soak(
     with tempfile.TemporaryDirectory(prefix="synsched-soak-") as folder, progress_reporter("soaking") as tell:
         result = run_soak(options, Path(folder), tell)
     if html is not None:
-        write_page(html, soak_page(result, f"synsched {shlex.join(sys.argv[1:])}", invocation.now()))
+        write_page(html, soak_page(result, typed_command(), invocation.now()))
     if as_json:
         print_json(result, "problems")
     else:

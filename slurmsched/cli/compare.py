@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +11,15 @@ import click
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import check_page_file, console, json_option, print_json, progress_reporter, write_page
+from slurmsched.cli.output import (
+    check_page_file,
+    console,
+    json_option,
+    print_json,
+    progress_reporter,
+    typed_command,
+    write_page,
+)
 from slurmsched.cli.parameters import (
     complete_files,
     complete_formats,
@@ -42,7 +48,7 @@ from slurmsched.report.traces import skipped_lines
 from slurmsched.simulation import PolicyChoice, SimulationOptions, parse_policy
 from slurmsched.simulation.inputs import GENERATED_TRACE, SimulationError, load_trace, profiles_or_shipped
 from slurmsched.simulation.results import RunMetrics
-from slurmsched.simulation.submissions import impossible_reason, unknown_models
+from slurmsched.simulation.submissions import impossible_reasons, unknown_models
 from slurmsched.traces.clusters import SPEC_PARTITION, load_cluster
 from slurmsched.traces.trace import ImportedTrace, Trace
 
@@ -68,7 +74,7 @@ class _TraceSource:
     def left_out(self, seed: int, nodes: Sequence[Node], *, impossible: bool) -> Sequence[str]:
         """How many jobs are not simulated, by reason, with those that can never run if they are left out."""
         imported = self.imported(seed)
-        never = sum(bool(impossible_reason(job, nodes)) for job in imported.trace.jobs) if impossible else 0
+        never = sum(map(bool, impossible_reasons(imported.trace.jobs, nodes))) if impossible else 0
         return skipped_lines({**imported.skipped, **({_NEVER: never} if never else {})})
 
 
@@ -217,7 +223,7 @@ def compare(
             seeds=seeds,
             loads=loads,
             cluster=name,
-            command=f"synsched {shlex.join(sys.argv[1:])}",
+            command=typed_command(),
             left_out=source.left_out(seeds[0], nodes, impossible=skip_impossible),
         )
         target_folder = SweepFolder((folder or Path("synsched-comparison")).absolute())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -64,6 +65,11 @@ def console(to_errors: bool = False) -> Console:
         highlight=False,
         soft_wrap=endless,
     )
+
+
+def typed_command() -> str:
+    """Returns this command as a shell takes it again."""
+    return f"synsched {shlex.join(sys.argv[1:])}"
 
 
 def print_json(document: object, *properties: str) -> None:

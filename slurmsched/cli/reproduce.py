@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -12,7 +10,15 @@ from pathlib import Path
 import click
 
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import check_page_file, console, json_option, print_json, with_progress, write_page
+from slurmsched.cli.output import (
+    check_page_file,
+    console,
+    json_option,
+    print_json,
+    typed_command,
+    with_progress,
+    write_page,
+)
 from slurmsched.cli.parameters import complete_files, complete_orders, complete_policies, completion, parse_seeds
 from slurmsched.experiments.experiment import (
     Bound,
@@ -158,7 +164,7 @@ def reproduce(
         console().print(outcome_view(outcome))
     if html is not None:
         mixed = [row for row in outcome.rows if isinstance(row, MixedRow)]
-        write_page(html, mixed_page(mixed, f"synsched {shlex.join(sys.argv[1:])}", datetime.now(UTC).timestamp()))
+        write_page(html, mixed_page(mixed, typed_command(), datetime.now(UTC).timestamp()))
     if not outcome.ok:
         context.exit(1)
 

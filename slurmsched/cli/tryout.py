@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from shutil import which
@@ -13,10 +12,18 @@ import click
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import check_page_file, console, json_option, print_json, progress_reporter, write_page
+from slurmsched.cli.output import (
+    check_page_file,
+    console,
+    json_option,
+    print_json,
+    progress_reporter,
+    typed_command,
+    write_page,
+)
 from slurmsched.cli.parameters import complete_files
 from slurmsched.comparison.site_shape import SiteShape, derive_shape, most_gpus_held, read_shape, shape_of_nodes
-from slurmsched.comparison.tryout import TryoutOptions, run_tryout
+from slurmsched.comparison.tryout import BUDGET, TryoutOptions, run_tryout
 from slurmsched.comparison.tryout_figures import tryout_figures
 from slurmsched.report.tryout import Tryout, tryout_page, tryout_report, tryout_view
 from slurmsched.simulation import parse_policy
@@ -70,7 +77,7 @@ Example:
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0),
-    default=3.0,
+    default=BUDGET / 60,
     show_default=True,
     help="Begin no other part of the period after these; 0 for all of it.",
 )
@@ -120,7 +127,7 @@ def tryout(
         run=run,
         figures=tryout_figures(run),
         file=name,
-        command=f"synsched {shlex.join(sys.argv[1:])}",
+        command=typed_command(),
         written=invocation.now(),
         most_held=most_gpus_held(accounting.jobs),
     )

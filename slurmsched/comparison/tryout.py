@@ -8,6 +8,7 @@ the jobs that arrive in it are, and run to their end.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -23,13 +24,13 @@ from slurmsched.arrays import Floats
 from slurmsched.backends.simulated import Submission
 from slurmsched.knowledge import shipped_profiles
 from slurmsched.model import Node, parse_hints
-from slurmsched.settings.definition import CheckpointSettings, GuardSettings, LearningSettings, Settings
+from slurmsched.settings.definition import GuardSettings, LearningSettings, Settings
 from slurmsched.simulation import Scenario, SimulationError, SimulationOptions, SimulationResult, parse_policy
 from slurmsched.simulation.engine import simulate
 from slurmsched.simulation.inputs import PLAIN_SLURM
 from slurmsched.simulation.results import JobResult, finish_time_fairness
-from slurmsched.simulation.submissions import build_submission, impossible_reason
-from slurmsched.traces import Trace, TraceJob
+from slurmsched.simulation.submissions import build_submission, impossible_reasons, request_key
+from slurmsched.traces import Trace
 from slurmsched.traces.accounting import AccountedJob
 
 RECORDED: Final = "sacct"
@@ -44,6 +45,8 @@ _WINDOWS: Final = (DAY / 4, DAY / 2, DAY, 2 * DAY, 4 * DAY, 7 * DAY)
 _WINDOWS_IN_TIME: Final = 8
 """Windows that there should be time for."""
 _LEAST_SECONDS: Final = 1.0
+BUDGET: Final = 180.0
+"""Seconds of real time after which no other window is begun: a month then ends within five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class TryoutOptions:
     period: float = 300.0
     overhead: float = 60.0
     checkpoints: bool = False
-    budget: float | None = 240.0
+    budget: float | None = BUDGET
     processes: int = 2
     seed: int = 1
     early: float | None = None
@@ -115,6 +118,15 @@ class TryoutRun:
     began_before: int
     seconds: float
 
+    @property
+    def core_seconds(self) -> float:
+        """What all simulations took of one core."""
+        return sum(of.seconds for outcomes in self.outcomes for of in outcomes.values())
+
+    def joined(self, policy: str, of: Callable[[WindowOutcome], Floats]) -> Floats:
+        """Returns what all measured jobs had under a policy, in the order of the windows."""
+        return np.concatenate([of(outcomes[policy]) for outcomes in self.outcomes])
+
 
 def period_of(jobs: Sequence[AccountedJob]) -> tuple[float, float]:
     """Returns the unix seconds at which the period begins, and after its last arrival."""
@@ -126,21 +138,9 @@ def period_of(jobs: Sequence[AccountedJob]) -> tuple[float, float]:
 
 def possible_jobs(jobs: Sequence[AccountedJob], nodes: Sequence[Node]) -> tuple[list[AccountedJob], Mapping[str, int]]:
     """Returns the jobs that the cluster can hold, and how many it cannot, by reason."""
-    reasons, known, kept = dict[str, int](), dict[tuple[object, ...], str](), list[AccountedJob]()
-    for accounted in jobs:
-        key = request_of(accounted.job)
-        if key not in known:
-            known[key] = impossible_reason(accounted.job, nodes)
-        if known[key]:
-            reasons[known[key]] = reasons.get(known[key], 0) + 1
-        else:
-            kept.append(accounted)
-    return kept, dict(sorted(reasons.items(), key=lambda item: -item[1]))
-
-
-def request_of(job: TraceJob) -> tuple[object, ...]:
-    """Returns what the nodes of a job depend on."""
-    return job.gpus, job.gpu_type, job.gpus_per_node, job.cpus, job.memory
+    reasons = list(impossible_reasons((accounted.job for accounted in jobs), nodes))
+    kept = [accounted for accounted, reason in zip(jobs, reasons, strict=True) if not reason]
+    return kept, dict(Counter(filter(None, reasons)).most_common())
 
 
 def cut_windows(jobs: Sequence[AccountedJob], length: float) -> list[tuple[float, float]]:
@@ -322,11 +322,7 @@ def run_window(
     chosen = SimulationOptions(
         period=options.period, early=options.early or 0.0, overhead=options.overhead, seed=options.seed, direct=True
     )
-    settings = Settings(
-        guards=GuardSettings(restart_cost=options.overhead),
-        checkpoint=CheckpointSettings(),
-        learning=LearningSettings(lengths=True),
-    )
+    settings = Settings(guards=GuardSettings(restart_cost=options.overhead), learning=LearningSettings(lengths=True))
 
     def report(part: float) -> None:
         if _progress is not None:
@@ -342,7 +338,7 @@ def build_submissions(
     """Returns the jobs as they were submitted, by id: nobody knows their length but by their limits and hints."""
     known, found = dict[tuple[object, ...], Submission](), dict[str, Submission]()
     for accounted in jobs:
-        job, key = accounted.job, request_of(accounted.job)
+        job, key = accounted.job, request_key(accounted.job)
         if key not in known:
             known[key] = build_submission(job, nodes, SimulationOptions())
         found[job.id] = replace(

@@ -134,10 +134,10 @@ def tryout_figures(run: TryoutRun) -> TryoutFigures:
     """Returns the figures of a run."""
     measured = [job for window in run.simulated for job in window.measured]
     names = (RECORDED, PLAIN_SLURM, run.options.policy)
-    slurm, policy = (_joined(run, name, lambda of: of.completions) for name in names[1:])
+    slurm, policy = (run.joined(name, lambda of: of.completions) for name in names[1:])
     sooner_by = slurm - policy
     blocks = _blocks(run)
-    starts = [_joined(run, name, lambda of: of.waits) for name in names[1:]]
+    starts = [run.joined(name, lambda of: of.waits) for name in names[1:]]
     return TryoutFigures(
         jobs=len(measured),
         columns=tuple(_column(run, name, measured) for name in names),
@@ -151,24 +151,17 @@ def tryout_figures(run: TryoutRun) -> TryoutFigures:
     )
 
 
-def _joined(run: TryoutRun, policy: str, of: Callable[[WindowOutcome], Floats]) -> Floats:
-    return np.concatenate([of(outcomes[policy]) for outcomes in run.outcomes])
-
-
 def _column(run: TryoutRun, policy: str, measured: Sequence[AccountedJob]) -> TryoutColumn:
     outcomes = [of[policy] for of in run.outcomes]
     weights = np.array([window.end - window.start for window in run.simulated])
-
-    def joined(of: Callable[[WindowOutcome], Floats]) -> Floats:
-        return np.concatenate([of(outcome) for outcome in outcomes])
 
     def over_time(of: Callable[[WindowOutcome], float]) -> float:
         values = np.array([of(outcome) for outcome in outcomes])
         known = np.isfinite(values)
         return float(values[known] @ weights[known] / weights[known].sum()) if known.any() else float("nan")
 
-    times, waits = joined(lambda of: of.completions), joined(lambda of: of.waits)
-    fairness, restarts = joined(lambda of: of.fairness), joined(lambda of: of.restarts)
+    times, waits = run.joined(policy, lambda of: of.completions), run.joined(policy, lambda of: of.waits)
+    fairness, restarts = run.joined(policy, lambda of: of.fairness), run.joined(policy, lambda of: of.restarts)
     return TryoutColumn(
         policy=policy,
         mean_s=float(times.mean()),

@@ -96,3 +96,8 @@ class Explanation:
     facts: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
     """The reason's code for programs (`ReasonCode`); empty where the headline has none."""
+
+    @classmethod
+    def of_reason(cls, job: JobId, reason: Reason) -> Explanation:
+        """The explanation that says no more than a reason."""
+        return cls(job, f"job {job} {reason.sentence}", code=reason.code.value)

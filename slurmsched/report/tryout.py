@@ -219,7 +219,7 @@ _DIFFERENCES: Final = (
 def terms(tryout: Tryout) -> Iterator[str]:
     """How the figures came about, a sentence or two each."""
     run, figures = tryout.run, tryout.figures
-    options, seconds = run.options, sum(of.seconds for outcomes in run.outcomes for of in outcomes.values())
+    options = run.options
     start, end = run.simulated[0].start, run.simulated[-1].end
     yield (
         f"{pluralise(figures.jobs, 'job')} from {_day(start)} to {_day(end)}, in"
@@ -248,7 +248,7 @@ def terms(tryout: Tryout) -> Iterator[str]:
         )
     else:
         yield "Ranges are not told: there are too few jobs, or too few times at which they arrived."
-    yield f"It took {duration(run.seconds)}, and {duration(seconds)} of one core."
+    yield f"It took {duration(run.seconds)}, and {duration(run.core_seconds)} of one core."
 
 
 def _day(at: float) -> str:
@@ -405,9 +405,7 @@ def _plots(tryout: Tryout) -> list[Plot]:
     }
     plots = list[Plot]()
     for title, of in shown.items():
-        values = {
-            name: np.sort(np.concatenate([of(outcomes[name]) for outcomes in tryout.run.outcomes])) for name in names
-        }
+        values = {name: np.sort(tryout.run.joined(name, of)) for name in names}
         drawn = distribution(values, names, "time", Unit.DURATION)
         if drawn is not None:
             what = "from arrival to end" if title.startswith("Job") else "from arrival to the first start"
@@ -489,5 +487,5 @@ def tryout_report(tryout: Tryout) -> TryoutReport:
         settings="\n".join(settings_lines(tryout)),
         seed=run.options.seed,
         wall_s=run.seconds,
-        cpu_s=sum(of.seconds for outcomes in run.outcomes for of in outcomes.values()),
+        cpu_s=run.core_seconds,
     )

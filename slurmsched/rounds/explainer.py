@@ -58,14 +58,11 @@ def explain(result: RoundResult, job_id: JobId) -> Explanation:
     if job is None:
         raise UnknownJobError(f"job {job_id} is not in the queue: 'synsched history {job_id}' shows what became of it")
     ahead, waits = tuple(_ahead(result, job_id)), job.state is JobState.PENDING
-    reason = reason_of(result, job)
-    return Explanation(
-        job=job_id,
-        headline=f"job {job_id} {reason.sentence}",
+    return replace(
+        Explanation.of_reason(job_id, reason_of(result, job)),
         ordered_behind=ahead if waits else (),
         what_would_change=tuple(_changes(result, job)),
         facts=dict(_facts(result, job)),
-        code=reason.code.value,
     )
 
 
@@ -80,7 +77,9 @@ def explain_unseen(
     totals = partition_totals(snapshot)
     left = jobs_left_to_slurm(snapshot, totals)
     return tuple(
-        Explanation(record.id, f"job {record.id} {_unseen(record, snapshot, settings, why, ended)}", code=_code(why))
+        Explanation(record.id, f"job {record.id} {_unseen(record, snapshot, settings, ended)}")
+        if why is None
+        else Explanation.of_reason(record.id, why)
         for record in seen
         for why in [_unseen_reason(record, snapshot, unmanaged_reason(record, settings, totals) or left.get(record.id))]
     )
@@ -93,14 +92,8 @@ def _unseen_reason(job: Job, snapshot: Snapshot, unmanaged: Reason | None) -> Re
     return unmanaged
 
 
-def _code(reason: Reason | None) -> str:
-    return reason.code.value if reason is not None else ""
-
-
-def _unseen(job: Job, snapshot: Snapshot, settings: Settings, why: Reason | None, ended: float | None) -> str:
-    """The reason in words; without one, when a round will see it."""
-    if why is not None:
-        return why.sentence
+def _unseen(job: Job, snapshot: Snapshot, settings: Settings, ended: float | None) -> str:
+    """When a round will see it."""
     does = "waits for its first round" if job.state is JobState.PENDING else "runs, and no round has seen it yet"
     age = snapshot.time - ended if ended is not None else 0.0
     if age > 2 * settings.rounds.period:

@@ -64,7 +64,7 @@ from slurmsched.simulation.results import (
     take_sample,
 )
 from slurmsched.simulation.state_store import InMemoryStateStore
-from slurmsched.simulation.submissions import build_submission, impossible_reason, with_shards
+from slurmsched.simulation.submissions import build_submission, impossible_reasons, with_shards
 from slurmsched.traces import TraceJob
 from slurmsched.traces.clusters import SPEC_PARTITION
 
@@ -447,13 +447,9 @@ class SimulationEngine:
 
     def _runnable_jobs(self) -> tuple[TraceJob, ...]:
         """The jobs that could run on this cluster, by arrival. Raises SimulationError."""
-        possible, reasons = list[TraceJob](), dict[TraceJob, str]()
-        for job in sorted(self.scenario.trace.jobs, key=lambda job: job.arrival):
-            alike = replace(job, id="", arrival=0.0, duration=0.0, model="", task="", user="", account="", name="")
-            alike = replace(alike, time_limit=None, iterations=None, fails_after=None)
-            if alike not in reasons:
-                reasons[alike] = impossible_reason(alike, self.scenario.nodes)
-            reason = reasons[alike]
+        possible: list[TraceJob] = []
+        jobs = sorted(self.scenario.trace.jobs, key=lambda job: job.arrival)
+        for job, reason in zip(jobs, impossible_reasons(jobs, self.scenario.nodes), strict=True):
             if not reason:
                 possible.append(job)
             elif not self.options.skip_impossible:

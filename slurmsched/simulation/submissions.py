@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, inf
@@ -42,6 +42,21 @@ def impossible_reason(job: TraceJob, nodes: Sequence[Node]) -> str:
     )
     amounts = f"{pluralise(each, 'GPU')}, {pluralise(cpus, 'CPU')} and {memory} MiB of memory"
     return "" if fitting >= count else f"it asks for {pluralise(count, 'node')} with {amounts}, and there are {fitting}"
+
+
+def request_key(job: TraceJob) -> tuple[object, ...]:
+    """What nodes and amounts of a job depend on: jobs that have it in common can run on the same nodes."""
+    return job.gpus, job.milli_gpu, job.gpu_type, job.gpus_per_node, job.cpus, job.memory, job.fork
+
+
+def impossible_reasons(jobs: Iterable[TraceJob], nodes: Sequence[Node]) -> Iterator[str]:
+    """Why each of the jobs could never run on these nodes, as `impossible_reason`, once for all that ask the same."""
+    known = dict[tuple[object, ...], str]()
+    for job in jobs:
+        key = request_key(job)
+        if key not in known:
+            known[key] = impossible_reason(job, nodes)
+        yield known[key]
 
 
 def _impossible_width_reason(job: TraceJob, eligible: Sequence[Node]) -> str:

@@ -96,7 +96,7 @@ def held_aside(database: Database, snapshot: Snapshot) -> Mapping[JobId, float]:
 
 def _row(aside: SetAsideJob, at: float, fingerprint: JobFingerprint | None) -> dict[str, str | float]:
     reason = Reason(ReasonCode.SET_ASIDE, {"why": aside.reason})
-    explanation = Explanation(aside.job, f"job {aside.job} {reason.sentence}", code=reason.code.value)
+    explanation = Explanation.of_reason(aside.job, reason)
     return {
         "job": aside.job,
         "owner": aside.user,

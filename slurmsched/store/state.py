@@ -180,10 +180,7 @@ class StateStore:
 
     def record_reasons(self, reasons: Mapping[JobId, Reason]) -> None:
         """Record why these jobs wait after all, instead of the decision to start them."""
-        explained = {
-            job: Explanation(job, f"job {job} {reason.sentence}", code=reason.code.value)
-            for job, reason in reasons.items()
-        }
+        explained = {job: Explanation.of_reason(job, reason) for job, reason in reasons.items()}
         self._database.write_many(
             "UPDATE jobs SET reason = :reason, sentence = :sentence, target = NULL WHERE id = :id",
             [{"id": job, "reason": encode(why), "sentence": why.headline} for job, why in explained.items()],
@@ -220,10 +217,7 @@ class StateStore:
         overview: ClusterOverview | None = None,
     ) -> None:
         """Record a round's decision before it is executed, with its recording for replay."""
-        unmanaged = [
-            (job, Explanation(job, f"job {job} {reason.sentence}", code=reason.code.value), None, None)
-            for job, reason in result.unmanaged.items()
-        ]
+        unmanaged = [(job, Explanation.of_reason(job, reason), None, None) for job, reason in result.unmanaged.items()]
         with self._database.transaction():
             self._database.write_many(
                 _UPDATE_DECISION, [*_decision_columns(result, explain), *starmap(_job_decision, unmanaged)]

@@ -6,7 +6,6 @@ counted, unless most of them cannot.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from slurmsched.model.reasons import pluralise
 from slurmsched.traces.formats.sacct import (
     SACCT_FIELDS,
     AccountingRecord,
+    json_entries,
     json_record,
     runs_by_job,
     table_record,
@@ -157,17 +157,10 @@ def _what_it_is(line: str) -> str:
 
 
 def _json_records(text: str, name: str) -> tuple[list[AccountingRecord], Counter[str]]:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{name}: expected JSON: {error}") from error
-    entries = data.get("jobs") if isinstance(data, dict) else None
-    if not isinstance(entries, list):
-        raise TraceError(f"{name}: jobs: expected the list that sacct --json prints")
     records, counts, problem = list[AccountingRecord](), Counter[str](), ""
-    for number, entry in enumerate(entries, 1):
+    for entry, location in json_entries(text, name):
         try:
-            records.append(json_record(entry, f"{name}: job {number}"))
+            records.append(json_record(entry, location))
         except TraceError as error:
             counts[UNREADABLE] += 1
             problem = problem or str(error)

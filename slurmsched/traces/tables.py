@@ -16,7 +16,8 @@ from slurmsched.traces.trace import TraceError
 T = TypeVar("T")
 _MAX_SHOWN: Final = 24
 _MAX_NUMBER: Final = 1e15
-_NO_TIME: Final = frozenset({"", "Unknown", "None", "N/A"})
+NO_VALUE: Final = frozenset({"", "Unknown", "None", "N/A"})
+"""What Slurm prints for a value that there is none of."""
 DELIMITERS: Final = {",": "','", ";": "';'", "\t": "a tab", "|": "'|'"}
 """What separates columns, and how a sentence names it."""
 
@@ -60,7 +61,7 @@ class TableRow:
         """Returns a date with its time, or unix seconds, as unix seconds; None if there is none. A date without a zone
         is read as UTC, since only differences matter. Raises TraceError."""
         text = self.text(field)
-        if text in _NO_TIME:
+        if text in NO_VALUE:
             return None
         if text.isdecimal():
             return self.number(field)

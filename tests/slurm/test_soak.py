@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -122,19 +123,15 @@ def cancel(soaked: Soaked, random_: random.Random) -> None:
 
 
 @contextmanager
-def drained(soaked: Soaked, node: str) -> Iterator[None]:
-    soaked.mini.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=soak", on="ctl")
-    soaked.done["nodes drained"] += 1
+def out_of_service(soaked: Soaked, node: str, *, state: str, called: str) -> Iterator[None]:
+    soaked.mini.run("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=soak", on="ctl")
+    soaked.done[called] += 1
     yield
     soaked.mini.run("scontrol", "update", f"NodeName={node}", "State=RESUME", on="ctl")
 
 
-@contextmanager
-def down(soaked: Soaked, node: str) -> Iterator[None]:
-    soaked.mini.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=soak", on="ctl")
-    soaked.done["nodes down"] += 1
-    yield
-    soaked.mini.run("scontrol", "update", f"NodeName={node}", "State=RESUME", on="ctl")
+drained = partial(out_of_service, state="DRAIN", called="nodes drained")
+down = partial(out_of_service, state="DOWN", called="nodes down")
 
 
 @contextmanager

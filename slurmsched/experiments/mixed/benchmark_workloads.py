@@ -33,7 +33,7 @@ from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix, sample_s
 from slurmsched.model import MILLI_PER_GPU, AccountedRun, JobId, Node
 from slurmsched.settings.definition import Settings
 from slurmsched.simulation.inputs import Scenario, SimulationOptions, load_trace
-from slurmsched.simulation.submissions import build_submission, impossible_reason
+from slurmsched.simulation.submissions import build_submission, impossible_reasons
 from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import load_cluster
 from slurmsched.traces.generators import HOUR, MINUTE, draw_weighted, poisson_arrivals, random_stream
@@ -142,7 +142,11 @@ def _openb_jobs(count: int, seed: int, setup: ExperimentSetup) -> Sequence[Trace
     """Draws pods with GPUs that fit; users are drawn, models there are none."""
     pods = load_trace(str(setup.data_file("fgd", "openb_pod_list_default.csv")), form="openb").trace.jobs
     nodes = _openb_nodes(setup)
-    fitting = [job for job in pods if job.duration >= _SHORTEST and not impossible_reason(job, nodes)]
+    fitting = [
+        job
+        for job, reason in zip(pods, impossible_reasons(pods, nodes), strict=True)
+        if job.duration >= _SHORTEST and not reason
+    ]
     chosen = random_stream(seed, "openb").choice(len(fitting), min(count, len(fitting)), replace=False).tolist()
     arrivals = poisson_arrivals(len(chosen), 1.0, random_stream(seed, "arrivals"))
     users = draw_weighted(_DRAWN_USERS, len(chosen), random_stream(seed, "users"))

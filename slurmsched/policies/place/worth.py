@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -299,8 +300,8 @@ class _LeastLoss(NodeScore):
     reason = ReasonCode.FEWEST_FRAGMENTS
 
     def __init__(self, tasks: Counter[TaskDemand], pools: Pools, *, leads: bool) -> None:
-        """`tasks` are the workload. Raises PolicyError if it has no prices."""
-        self._worth, self._leads = IdleWorth(tasks, pools), leads
+        """`tasks` are the workload, of which one needs a GPU."""
+        self._tasks, self._pools, self._leads = tasks, pools, leads
         self._tables: WeakKeyDictionary[FreeResources, LeastLossTable] = WeakKeyDictionary()
 
     def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
@@ -328,6 +329,11 @@ class _LeastLoss(NodeScore):
         if free not in self._tables:
             self._tables[free] = LeastLossTable.of(self._worth, free, slurm_devices=True)
         return self._tables[free]
+
+    @cached_property
+    def _worth(self) -> IdleWorth:
+        """What is idle is worth: computed once a job has a choice of nodes."""
+        return IdleWorth(self._tasks, self._pools)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from slurmsched.model import parse_hints
-from slurmsched.traces.tables import TableRow, pipe_separated_rows
+from slurmsched.traces.tables import NO_VALUE, TableRow, pipe_separated_rows
 from slurmsched.traces.trace import ImportContext, ImportedTrace, TraceError, TraceJob, build_trace
 
 _NOT_FINISHED: Final = frozenset(
@@ -137,7 +137,6 @@ _ELAPSED: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?\Z")
 _AMOUNT: Final = re.compile(r"([0-9.]+)([KMGTP]?)[nc]?\Z")
 _MIB: Final = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _LONGEST_AMOUNT: Final = 24
-_EMPTY: Final = frozenset({"", "Unknown", "None", "N/A"})
 
 
 def read_sacct(text: str, name: str, _sources: ImportContext) -> ImportedTrace:
@@ -216,7 +215,7 @@ def _tres(line: TableRow, field: str) -> dict[str, float]:
 def parse_elapsed(line: TableRow, field: str) -> float | None:
     """Returns `1-02:03:04`, `02:03:04` or `03:04` in seconds; None if empty or unlimited. Raises TraceError."""
     text = line.text(field)
-    if text in _EMPTY or text.upper() in ("UNLIMITED", "PARTITION_LIMIT"):
+    if text in NO_VALUE or text.upper() in ("UNLIMITED", "PARTITION_LIMIT"):
         return None
     match = _ELAPSED.match(text)
     if match is None or len(text) > 32:  # noqa: PLR2004  # longer than any time Slurm prints
@@ -230,21 +229,22 @@ _MAX_NUMBER: Final = 1e15
 
 def read_sacct_json(text: str, name: str, _sources: ImportContext) -> ImportedTrace:
     """Returns the jobs that ran and are over. Raises TraceError."""
+    skipped = Counter[str]()
+    jobs = finished_jobs((json_record(*entry) for entry in json_entries(text, name)), skipped)
+    return ImportedTrace(build_trace(name, jobs, f"imported: {name}", from_first=True), dict(skipped))
+
+
+def json_entries(text: str, name: str) -> Iterator[tuple[object, str]]:
+    """Yields the entries of `sacct --json`, each with where it stands. Raises TraceError."""
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{name}: expected JSON: {error}") from error
     entries = data.get("jobs") if isinstance(data, dict) else None
     if not isinstance(entries, list):
         raise TraceError(f"{name}: jobs: expected the list that sacct --json prints")
-    skipped = Counter[str]()
-    jobs = finished_jobs(_json_records(entries, name), skipped)
-    return ImportedTrace(build_trace(name, jobs, f"imported: {name}", from_first=True), dict(skipped))
-
-
-def _json_records(entries: list[object], name: str) -> Iterator[AccountingRecord]:
     for number, entry in enumerate(entries, start=1):
-        yield json_record(entry, f"{name}: job {number}")
+        yield entry, f"{name}: job {number}"
 
 
 class _JsonTable:
