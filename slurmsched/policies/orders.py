@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from heapq import heapify, heappop, heappush
 from math import isinf
 
@@ -263,11 +264,14 @@ class TetrisAlignment:
         whole = whole.reshape(-1, 3)
         free = np.array([(n.free.gpus, n.free.cpus, n.free.memory) for n in nodes], dtype=float)
         parts, reciprocal = free.reshape(-1, 3) / whole, 1 / whole
-        score: dict[str, float] = {}
-        for job in situation.jobs:
-            demand = np.array(_demand_per_node(job))
+
+        @cache
+        def alignment(*asked: float) -> float:
+            demand = np.array(asked)
             fits = (demand <= free.reshape(-1, 3)).all(axis=1)
-            score[job.id] = float((demand * reciprocal * parts)[fits].sum(axis=1).max(initial=0.0))
+            return float((demand * reciprocal * parts)[fits].sum(axis=1).max(initial=0.0))
+
+        score = {job.id: alignment(*_demand_per_node(job)) for job in situation.jobs}
 
         def reason(job: Job) -> str:
             return "runs" if job.allocations else f"alignment {score[job.id]:.2f}"

@@ -308,11 +308,8 @@ def _instead_of(why: Reason, other: Reason, replaced: Collection[ReasonCode]) ->
 
 def _idle_managed_gpus(session: Session) -> int:
     """Return the GPUs on open nodes that the round gives to no job."""
-    given = sum(sum(allocation.gpus) for allocation in session.allocations().values())
-    return (
-        sum(managed_gpus(session.situation.snapshot, session.situation.jobs, session.situation.open_nodes).values())
-        - given
-    )
+    situation, given = session.situation, sum(sum(held.gpus) for held in session.allocations().values())
+    return sum(managed_gpus(situation.snapshot, situation.jobs, situation.open_nodes).values()) - given
 
 
 def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, ...]) -> tuple[Reason, ...]:
@@ -364,18 +361,11 @@ class _ComingReservations:
     def __init__(self, session: Session) -> None:
         situation = session.situation
         grounds = Eligibility(session.pools, situation.snapshot, situation.open_nodes, ever=True)
-        self._session, self._demands = (
-            session,
-            DemandCache(
-                session.pools,
-                grounds,
-                situation.knowledge,
-                session.sizing,
-                gpu_types=session.entitlement.gpu_types,
-                cap=session.limits.cap,
-                classes=session.demands.classes,
-            ),
-        )
+        self._session = session
+        self._demands = DemandCache(
+            session.pools, grounds, situation.knowledge, session.sizing, gpu_types=session.entitlement.gpu_types,
+            cap=session.limits.cap, classes=session.demands.classes,
+        )  # fmt: skip
 
     def reason(self, job: Job) -> Reason | None:
         session, snapshot = self._session, self._session.situation.snapshot
@@ -435,7 +425,7 @@ class _Shortage:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._beside = dict[ResourceDemand, str]()
-        self._holding = dict[ResourceDemand, Ints]()
+        self._holding, self._on_pools = dict[ResourceDemand, tuple[Ints, int]](), dict[bytes, tuple[Ints, int]]()
         held = session.allocations()
         holders = [
             (rank, held[ranked.job].pools)
@@ -450,20 +440,28 @@ class _Shortage:
         """Return why the job with GPUs waits: for what is beside idle GPUs, for GPUs on one node, or for other jobs."""
         if why := self._beside_gpus(job, demand):
             return why
-        nowhere = np.zeros(len(self._session.pools), dtype=np.bool_)
-        mask = np.logical_or.reduce([nowhere, *(option.mask for option in demand.single_node)])
-        if 0 < len(demand.required_nodes) >= demand.gang.max_nodes:
-            mask = mask & np.isin(self._session.pools.node_of, demand.required_nodes)
         if demand not in self._holding:
-            holds = mask[self._held_pools]
-            holds = np.logical_or.reduceat(holds, self._first_held) if len(holds) else holds
-            self._holding[demand] = self._holders[holds]
-        ahead = int(np.searchsorted(self._holding[demand], self._session.rank_of[job.id]))
-        idle = int(self._session.free_at_minimum.gpus[mask].clip(min=0).sum())
+            self._holding[demand] = self._holders_and_idle(demand)
+        holders, idle = self._holding[demand]
+        ahead = int(np.searchsorted(holders, self._session.rank_of[job.id]))
         if idle >= job.original_request.gpus or not ahead:
             return Reason(ReasonCode.NO_ROOM, {"gpus": job.original_request.gpus})
-        last = self._session.ranking[self._holding[demand][ahead - 1]].job
+        last = self._session.ranking[holders[ahead - 1]].job
         return Reason(ReasonCode.BEHIND, {"count": ahead, "order": order_name, "last": last})
+
+    def _holders_and_idle(self, demand: ResourceDemand) -> tuple[Ints, int]:
+        """Return the ranks of the jobs with GPUs of the pools that the demand could use, and the idle GPUs there; the
+        same object for demands that could use the same."""
+        pools, usable = self._session.pools, [option.mask for option in demand.single_node]
+        mask = np.logical_or.reduce([np.zeros(len(pools), dtype=np.bool_), *usable])
+        if 0 < len(demand.required_nodes) >= demand.gang.max_nodes:
+            mask = mask & np.isin(pools.node_of, demand.required_nodes)
+        if (key := mask.tobytes()) not in self._on_pools:
+            holds = mask[self._held_pools]
+            holds = np.logical_or.reduceat(holds, self._first_held) if len(holds) else holds
+            idle = int(self._session.free_at_minimum.gpus[mask].clip(min=0).sum())
+            self._on_pools[key] = self._holders[holds], idle
+        return self._on_pools[key]
 
     def instead_of(self, why: Reason | None, job: Job) -> Reason | None:
         """Return what is missing beside idle GPUs where it is told that no nodes have the GPUs; else what is told."""

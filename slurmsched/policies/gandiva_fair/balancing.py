@@ -6,6 +6,7 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
 
@@ -226,20 +227,26 @@ class LoadBalancer:
                 by_user_and_type[runnable.job.user, self._problem.pools.gpu_types[runnable.assigned_pool]].append(
                     runnable
                 )
-        users = {user for user, _ in by_user_and_type}
-        while self._migrations < most and users:
-            gaps = [(self._type_gap(user, by_user_and_type), user) for user in sorted(users)]
-            (gain, source, target), user = max(gaps, key=lambda gap: gap[0][0])
+        gaps = [(*self._type_gap(user, by_user_and_type), user) for user in {user for user, _ in by_user_and_type}]
+        largest = [(-gap, user, source, target) for gap, source, target, user in gaps]
+        heapify(largest)
+        while self._migrations < most and largest:
+            negative_gap, user, source, target = heappop(largest)
             mover = next(
-                (runnable for runnable in by_user_and_type[user, source] if self._may_move(runnable, target, gain)),
+                (
+                    runnable
+                    for runnable in by_user_and_type[user, source]
+                    if self._may_move(runnable, target, -negative_gap)
+                ),
                 None,
             )
             if mover is None:
-                users.discard(user)
                 continue
             by_user_and_type[user, source].remove(mover)
             self._reassign(mover, self._least_loaded(mover, target))
             self._migrations += 1
+            gap, source, target = self._type_gap(user, by_user_and_type)  # a move changes the gaps of nobody else
+            heappush(largest, (-gap, user, source, target))
 
     def _type_gap(
         self, user: str, by_user_and_type: Mapping[tuple[str, str], list[RunnableJob]]

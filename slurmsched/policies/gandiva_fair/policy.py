@@ -230,9 +230,10 @@ def _postponed_newcomers(
         waiting[runnable.job.user] += runnable.size * runnable.waits
         if runnable.is_awaiting and runnable.job.id in unmovable:
             held[runnable.job.user] = held.get(runnable.job.user, 0.0) + runnable.size
+    of_all = waiting.total()
     for runnable in sorted(problem.placeable_jobs, key=lambda runnable: runnable.pass_value):
         job, user = runnable.job, runnable.job.user
-        others_wait = entitlements.contended and waiting.total() > waiting[user]
+        others_wait = entitlements.contended and of_all > waiting[user]
         if runnable.allocation is not None or job.id not in unmovable or not others_wait:
             continue
         has, due = held.get(user, 0.0), entitlements.user_gpus[user] + _EPSILON

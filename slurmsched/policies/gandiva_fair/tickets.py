@@ -259,9 +259,11 @@ def _within_parts(parts: Floats, caps: Floats, floors: Floats, inside: Mask, use
     """Returns the caps of jobs, of those `inside` together no more than their user's part; all are by job."""
     caps, user_of = caps.copy(), np.unique(np.array(users), return_inverse=True)[1]
     part_of = np.bincount(user_of, weights=parts)
-    for user in np.unique(user_of[inside]).tolist():
-        rows = np.flatnonzero(inside & (user_of == user))
-        caps[rows] = water_filling(float(part_of[user]), np.ones(len(rows)), caps[rows], floors[rows])
+    by_user = np.flatnonzero(inside)
+    by_user = by_user[np.argsort(user_of[by_user], kind="stable")]
+    for rows in np.split(by_user, np.flatnonzero(np.diff(user_of[by_user])) + 1):
+        part = float(part_of[user_of[rows[0]]])
+        caps[rows] = water_filling(part, np.ones(len(rows)), caps[rows], floors[rows])
     return caps
 
 
