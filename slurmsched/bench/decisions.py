@@ -23,11 +23,13 @@ from slurmsched.bench.workload import (
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.lengths import LengthHistory, lengths_of
 from slurmsched.knowledge.work import FinishedRun, UnfinishedJob
-from slurmsched.model import Decision, SchedulerState
+from slurmsched.model import Decision, SchedulerState, Snapshot
 from slurmsched.policies.policies import configured_policy
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
+
+_IDENTITY: Final = Identity("bench", Privilege.SLURM_USER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +74,11 @@ def time_decision(
     applying are not in it.
     """
     decider = configured_policy(settings.policy)
-    identity, known = Identity("bench", Privilege.SLURM_USER), generate_knowledge(knowledge, shape)
-    empty = generate_snapshot(gpus, nodes, jobs, shape=shape)
-    state = SchedulerState(measured=measured_rates(empty, shape))
-    first_round = run_round(empty, state, settings, known, identity, policy_override=decider)
-    warm, memory = follow_decision(first_round.snapshot, first_round.decision, shape=shape)
+    known = generate_knowledge(knowledge, shape)
+    warm, memory = _full_cluster(generate_snapshot(gpus, nodes, jobs, shape=shape), settings, known, decider, shape)
     timed, rounds = _Timed(decider), iter(repetitions)
     next(rounds)
-    second_round = run_round(warm, memory, settings, known, identity, policy_override=timed)
+    second_round = run_round(warm, memory, settings, known, _IDENTITY, policy_override=timed)
     for _ in rounds:
         timed.decide(second_round.situation)
     wall, cpu = timed.wall, timed.cpu
@@ -99,6 +98,15 @@ def time_decision(
         sizes_differ=shape.sizes_differ,
         powering_up=shape.powering_up,
     )
+
+
+def _full_cluster(
+    empty: Snapshot, settings: Settings, known: Knowledge, decider: Policy, shape: QueueShape
+) -> tuple[Snapshot, SchedulerState]:
+    """Return the cluster an hour after its first round, of which nothing else is kept, as in the daemon."""
+    state = SchedulerState(measured=measured_rates(empty, shape))
+    first_round = run_round(empty, state, settings, known, _IDENTITY, policy_override=decider)
+    return follow_decision(first_round.snapshot, first_round.decision, shape=shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from slurmsched.arrays import Mask
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.resources import Allocation, FreeResources
+from slurmsched.policies.cluster.resources import Allocation, FreeResources, Intersections
 from slurmsched.policies.limits import LimitAccount
 from slurmsched.policies.place.placement import FIRST_FIT, NodeScore, Placement, find_placement, of_best_types
 from slurmsched.policies.sizes import PerTaskResources, Sizing, expressible_size, proportional_size, requested_size
@@ -143,7 +143,7 @@ class Session:
         """Number of times that a running job's resources were released."""
         self.promise: PromisedStart | None = None
         """The start that is promised; None as long as every job before fits."""
-        self._leaves_by: dict[JobId, float] = {}
+        self._leaves_by, self._intersections = dict[JobId, float](), Intersections()
         """By newcomer what `leaves_by` returned."""
         self.takes_back, self.preempts = False, True
         """Whether the policy restarts jobs with less where others need what they were given; whether it preempts."""
@@ -176,7 +176,7 @@ class Session:
         """
         promise, score = self.promise, node_score or self.node_score
         if promise is not None and self.outlasts_promise(job):
-            free = free.intersection(beside or promise.beside)
+            free = self._intersections.of(free, beside or promise.beside)
         elif promise is not None and promise.binding and promise.job != job.id and node_score is None:
             score = self._score_off(promise.placement.pools)
         return find_placement(demand or self.demands.of(job), level, free, score, among)

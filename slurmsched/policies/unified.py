@@ -37,7 +37,7 @@ from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
 from slurmsched.policies.gandiva_fair.tickets import build_ticket_registry, build_ticket_tree, divide_by_tickets
 from slurmsched.policies.hadar.policy import HadarPrices
-from slurmsched.policies.hadar.problem import HadarJob, ServerPools, Utility
+from slurmsched.policies.hadar.problem import HadarJob, InverseTime, ServerPools, Utility
 from slurmsched.policies.stages import Entitlement, Order, PreemptionRule, Situation
 from slurmsched.policies.state import Account, TicketAccounts, decode_state, encode_state
 
@@ -157,12 +157,8 @@ class _Bids:
         self._jobs, self._servers = {job.job: job for job in queue}, servers
         servers.best_rates([job.throughput for job in queue])  # of all at once: one by one takes ten times as long
         self._sizes = sizes = {job.job: _size(job, servers) for job in queue}
-        behind_of = self._behind
-
-        def utility(job: HadarJob, completion: float) -> float:
-            return bid(sizes[job.job], completion - job.age, behind_of.get(job.job, 1.0))
-
-        return utility
+        at_one_second = {job.job: bid(sizes[job.job], 1.0, self._behind.get(job.job, 1.0)) for job in queue}
+        return InverseTime({job: (offered, 1.0) for job, offered in at_one_second.items()})
 
     def _relative_rates(self, job: HadarJob) -> Mapping[str, float]:
         """Returns the part of its best rate that a job has on each type that it can run on."""

@@ -3,9 +3,11 @@ the form that a person reads: whole rounds on random clusters, each decided in b
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -22,13 +24,18 @@ from slurmsched.bench.workload import (
 )
 from slurmsched.knowledge import shipped_profiles
 from slurmsched.model import Decision, Job, RankedJob, Reason, ReasonCode, SchedulerState
-from slurmsched.policies import reasons
+from slurmsched.policies import pipeline, reasons, unified
+from slurmsched.policies.admit import promise
 from slurmsched.policies.cluster.demand import ResourceDemand
+from slurmsched.policies.cluster.resources import FreeResources, Intersections
 from slurmsched.policies.gandiva_fair import tickets
 from slurmsched.policies.gandiva_fair.balancing import LoadBalancer
 from slurmsched.policies.gandiva_fair.problem import RunnableJob
+from slurmsched.policies.hadar import policy as hadar
+from slurmsched.policies.hadar.problem import HadarJob, ServerPools, Utility
 from slurmsched.policies.orders import TetrisAlignment, _demand_per_node, rank_by
 from slurmsched.policies.policies import configured_policy
+from slurmsched.policies.session import Session
 from slurmsched.policies.stages import Situation
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
@@ -153,27 +160,90 @@ def _alignment_of_each(self: TetrisAlignment, situation: Situation) -> tuple[Ran
     )
 
 
+def _on_whole_cluster(session: Session) -> bool:
+    """`promise.promise_holds`, by the ends of all jobs on all nodes."""
+    kept = session.promise
+    if kept is None or not kept.binding or kept.job in session.placements:
+        return True
+    free = session.free_at_minimum.copy()
+    for end in promise._ends(session, session.jobs[kept.job], by_slices=True):
+        if end.job in kept.ended if end.at == inf else end.at <= kept.start:
+            free.release(end.allocation)
+    return free.fits(kept.placement.allocation(session.pools))
+
+
+def _ends_anew(self: Any, job: Job, *, preempts_now: bool = True) -> Sequence[Any]:
+    """`Promises._ends_for`, each end computed anew."""
+    return promise._ends(self._session, job, preempts_now=preempts_now)
+
+
+def _shortest_slice(self: RunnableJob, situation: Situation) -> float:
+    """`RunnableJob.min_quantum`, computed anew."""
+    part = min(self.tickets / self.size, 1.0)
+    return max(self.paying_quantum(situation), situation.shortest_slice(self.job.id, part))
+
+
+def _has_pool_with_turns(self: Any, runnable: RunnableJob, gpu_type: str) -> bool:
+    """`LoadBalancer._has_turns`, pool by pool."""
+    return any(self._capacity[pool] >= runnable.size for pool in self._pools_of_type(runnable.demand, gpu_type))
+
+
+def _runs_on_due_types(self: Any, job: Job) -> bool:
+    """`_PayoffOrder._keeps_types`, counted anew."""
+    held = Counter[str]()
+    for share in job.allocations:
+        held[share.gpu_type] += share.resources.gpus
+    return job.id in self.types and (not job.allocations or held == Counter(self.types[job.id]))
+
+
+def _bid_by_bid(self: Any, queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
+    """`_Bids.make_utility`, one bid at a time, as the module says."""
+    self._jobs, self._servers = {job.job: job for job in queue}, servers
+    self._sizes = {job.job: unified._size(job, servers) for job in queue}
+    return lambda job, end: unified.bid(self._sizes[job.job], end - job.age, self._behind.get(job.job, 1.0))
+
+
+def _of_both(self: Intersections, free: FreeResources, other: FreeResources) -> FreeResources:
+    """`Intersections.of`, computed anew."""
+    return free.intersection(other)
+
+
 FORMS = [
     pytest.param("gandiva-fair", LoadBalancer, "_rebalance_types", _largest_gap_first, id="moves between GPU types"),
     pytest.param("gandiva-fair", tickets, "_within_parts", _user_by_user, id="parts of jobs that name a GPU type"),
     pytest.param("synergy", reasons._Shortage, "reason", _shortage_of_each, id="why jobs wait, by attained service"),
     pytest.param("slurm", reasons._Shortage, "reason", _shortage_of_each, id="why jobs wait, by priority"),
+    pytest.param("gandiva-fair", LoadBalancer, "_has_turns", _has_pool_with_turns, id="pools whose jobs take turns"),
+    pytest.param("gandiva-fair", RunnableJob, "min_quantum", _shortest_slice, id="slices"),
+    pytest.param("gandiva-fair", promise.Promises, "_ends_for", _ends_anew, id="ends of jobs that take turns"),
+    pytest.param("synergy", promise.Promises, "_ends_for", _ends_anew, id="ends of jobs"),
+    pytest.param("synergy", pipeline, "promise_holds", _on_whole_cluster, id="whether a promise holds"),
+    pytest.param("unified", pipeline, "promise_holds", _on_whole_cluster, id="whether a promise of a market holds"),
+    pytest.param("synergy", Intersections, "of", _of_both, id="what is free beside a promise"),
+    pytest.param("unified", Intersections, "of", _of_both, id="what is free beside a promise, by worth"),
+    pytest.param("fgd", Intersections, "of", _of_both, id="what is free beside a promise, by fragments"),
+    pytest.param("hadar", hadar._PayoffOrder, "_keeps_types", _runs_on_due_types, id="who keeps GPU types"),
+    pytest.param("unified", unified._Bids, "make_utility", _bid_by_bid, id="bids"),
     pytest.param("tetris", TetrisAlignment, "rank", _alignment_of_each, id="the order by alignment"),
 ]
 """A policy, and where which part of it has a readable form."""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@cache
+def _fast_decisions(policy: str, seed: int) -> list[Decision]:
+    return _decisions(policy, seed)
+
+
 @pytest.mark.parametrize(("policy", "owner", "name", "readable"), FORMS)
 def test_decisions_are_those_of_the_readable_form(
-    policy: str, owner: Any, name: str, readable: Callable[..., Any], seed: int, monkeypatch: pytest.MonkeyPatch
+    policy: str, owner: Any, name: str, readable: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fast, asked = _decisions(policy, seed), list[str]()
+    asked, fast = list[str](), [_fast_decisions(policy, seed) for seed in SEEDS]
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **named: Any) -> Any:
         asked.append(name)
-        return readable(*arguments)
+        return readable(*arguments, **named)
 
     monkeypatch.setattr(owner, name, counted)
-    assert fast == _decisions(policy, seed)
+    assert fast == [_decisions(policy, seed) for seed in SEEDS]
     assert asked

@@ -20,6 +20,8 @@ from itertools import accumulate
 from math import inf, isinf
 from typing import Final
 
+import numpy as np
+
 from slurmsched.arrays import Mask
 from slurmsched.model import Hold, Job, JobId, JobState, Promise, Reason, ReasonCode
 from slurmsched.model.reasons import shorter_limit, time_of_day
@@ -78,6 +80,7 @@ class Promises:
         self._session, self._kept, self._drains = session, kept or KeptPromise(), kept is not None
         self._unplaceable = FailedRequestCache()
         self._once_all_left: FreeResources | None = None
+        self._known_ends: dict[JobId, float] = {}
         self._outlasting = _outlasting_slices(session)
         """The running jobs that leave when their slices are over and others are due: before they end by themselves."""
         self._all_take_turns = bool(self._outlasting) and all(
@@ -210,10 +213,13 @@ class Promises:
         among = ~session.pools.on_nodes(closed) if closed else None
         if session.has_room(job, session.free_at_minimum, among) or self._never_fits(job, among):
             return None
-        start = self._earliest_after(job, among, _ends(session, job))
+        start = self._earliest_after(job, among, self._ends_for(job))
         if start is None or start.start > session.situation.snapshot.time or _waits_for_moves(session, job):
             return start
-        return self._earliest_after(job, among, _ends(session, job, preempts_now=False))
+        return self._earliest_after(job, among, self._ends_for(job, preempts_now=False))
+
+    def _ends_for(self, job: Job, *, preempts_now: bool = True) -> Sequence[_End]:
+        return _ends(self._session, job, preempts_now=preempts_now, known=self._known_ends)
 
     def _earliest_after(self, job: Job, among: Mask | None, of_others: Sequence[_End]) -> PromisedStart | None:
         """Return the earliest start of a job that has no room now, in these pools, by the ends of the others."""
@@ -256,8 +262,7 @@ class Promises:
         """Whether the job has no room in these pools even once all others have left. What is free then is the same
         whatever else is placed or preempted in the meantime."""
         if self._once_all_left is None:
-            ends = _ends(self._session, job)
-            self._once_all_left = _released(self._session.free_at_minimum.copy(), ends)
+            self._once_all_left = _released(self._session.free_at_minimum.copy(), self._ends_for(job))
         return not self._session.has_room(job, self._once_all_left, among)
 
     def _fits_but_for_promise(self, job: Job) -> bool:
@@ -336,20 +341,32 @@ def _preemptible_at(session: Session, newcomer: Job, job: Job, *, preempts_now: 
     return now if (counts or _waits_for_moves(session, newcomer)) and session.may_leave(job.id) else inf
 
 
-def _ends(session: Session, newcomer: Job, *, by_slices: bool = False, preempts_now: bool = True) -> Sequence[_End]:
+def _ends(
+    session: Session,
+    newcomer: Job,
+    *,
+    by_slices: bool = False,
+    preempts_now: bool = True,
+    beside: Allocation | None = None,
+    known: dict[JobId, float] | None = None,
+) -> Sequence[_End]:
     """Return the end of each job with an allocation, managed or not, of those that are about to start, and of those
     placed in this round, if `by_slices` that of their slices. A job that the newcomer may preempt, now or once it has
-    run for long enough, leaves then."""
-    situation, ends = session.situation, list[_End]()
+    run for long enough, leaves then. With `beside` of those alone that have something on its nodes.
+    `known` are the ends by themselves of running jobs, which is added to."""
+    known = {} if known is None else known
+    situation, ends, node_of = session.situation, list[_End](), session.pools.node_of
+    on_nodes = set(np.flatnonzero(np.isin(node_of, node_of[list(beside.pools)])).tolist() if beside else ())
     for job in situation.snapshot.jobs:
         if not job.allocations or job.id in session.victims or job.state is JobState.FINISHED:
             continue
         held = session.running.get(job.id) or session.pools.held_by(job)
-        at, certain = session.expected_end(job), job.time_limit is not None or job.end_time is not None
+        if beside and on_nodes.isdisjoint(held.pools):
+            continue
+        if job.id not in known:
+            known[job.id] = session.expected_end(job)
         free_from = _preemptible_at(session, newcomer, job, preempts_now=preempts_now)
-        if free_from < at:
-            at, certain = free_from, False
-        ends.append(_End(at, job.start_time or 0.0, job.id, held, certain))
+        ends.append(_first_end(job, held, known[job.id], free_from))
     for starting, allocations in situation.starting.items():
         begins = situation.snapshot.jobs_by_id.get(starting)
         if begins is not None and begins.state is JobState.PENDING:
@@ -360,10 +377,18 @@ def _ends(session: Session, newcomer: Job, *, by_slices: bool = False, preempts_
         now, held = situation.snapshot.time, session.pools.allocation(situation.unattributed)
         ends.append(_End(now, now, "", held, certain=False))
     for placed, placement in session.placements.items():
+        if beside and on_nodes.isdisjoint(placement.pools):
+            continue
         job = session.jobs[placed]
         at, begun = (session.leaves_by if by_slices else session.expected_end)(job), situation.snapshot.time
         ends.append(_End(at, begun, placed, placement.allocation(session.pools), job.time_limit is not None))
     return ends
+
+
+def _first_end(job: Job, held: Allocation, at: float, free_from: float) -> _End:
+    """Return the end of a running job that ends by itself at one time, and may be preempted from the other on."""
+    certain = free_from >= at and (job.time_limit is not None or job.end_time is not None)
+    return _End(min(at, free_from), job.start_time or 0.0, job.id, held, certain)
 
 
 def promise_holds(session: Session) -> bool:
@@ -371,14 +396,15 @@ def promise_holds(session: Session) -> bool:
     promise = session.promise
     if promise is None or not promise.binding or promise.job in session.placements:
         return True
+    placed = promise.placement.allocation(session.pools)
     # where no end is known, the jobs that were there before are waited for, and no others
     ends_before = (
         end
-        for end in _ends(session, session.jobs[promise.job], by_slices=True)
+        for end in _ends(session, session.jobs[promise.job], by_slices=True, beside=placed)
         if (end.job in promise.ended if isinf(end.at) else end.at <= promise.start)
     )
     free = _released(session.free_at_minimum.copy(), ends_before)
-    return free.fits(promise.placement.allocation(session.pools))
+    return free.fits(placed)
 
 
 def promise_of(session: Session) -> Promise | None:

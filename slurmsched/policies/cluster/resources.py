@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -333,6 +334,19 @@ class FreeResources:
             set(np.flatnonzero(self.gpus != other.gpus).tolist()) | self._uncertain | other._uncertain,
         )
 
+    def intersect_on(self, nodes: Ints, one: FreeResources, other: FreeResources) -> None:
+        """Make these nodes what is free there in both."""
+        pools = np.flatnonzero(np.isin(self.pools.node_of, nodes))
+        self.gpus[pools] = np.minimum(one.gpus[pools], other.gpus[pools])
+        self.cpus[nodes] = np.minimum(one.cpus[nodes], other.cpus[nodes])
+        self.memory[nodes] = np.minimum(one.memory[nodes], other.memory[nodes])
+        self.exclusive_jobs[nodes] = np.maximum(one.exclusive_jobs[nodes], other.exclusive_jobs[nodes])
+        self._milli[pools] = np.minimum(one._milli[pools], other._milli[pools])
+        differing = set(pools[one.gpus[pools] != other.gpus[pools]].tolist())
+        self._uncertain -= set(pools.tolist())
+        self._uncertain |= differing | ({*pools.tolist()} & (one._uncertain | other._uncertain))
+        self.changed_nodes.extend(nodes.tolist())
+
     def on_nodes_of(self, chosen: Iterable[int]) -> FreeResources:
         """Return what is free on the nodes of these pools; on the others all there is, as if nothing were used."""
         of_nodes, milli = FreeResources.of_empty_cluster(self.pools), self.milli
@@ -420,6 +434,37 @@ class FreeResources:
         if self.gpus[pool] < 0:  # what is released pays for what was allocated twice
             self._uncertain.add(pool)
         self.gpus[pool] += gained
+
+
+@dataclass(slots=True)
+class Intersections:
+    """What is free in two at once, kept from call to call: only nodes that changed in one of them are computed anew,
+    and so are scores by node. Nobody changes what it returns."""
+
+    _known: WeakKeyDictionary[FreeResources, _Intersection] = field(default_factory=WeakKeyDictionary)
+
+    def of(self, free: FreeResources, other: FreeResources) -> FreeResources:
+        """Return `free.intersection(other)`, the same object for the same two. Of devices whose use is uncertain in
+        both it may take others to be idle, but as many."""
+        known = self._known.get(free)
+        if known is None or known.other is not other:
+            both, seen = free.intersection(other), (len(free.changed_nodes), len(other.changed_nodes))
+            self._known[free] = _Intersection(other, both, seen)
+            return both
+        nodes = {*free.changed_nodes[known.seen[0] :], *other.changed_nodes[known.seen[1] :]}
+        known.seen = len(free.changed_nodes), len(other.changed_nodes)
+        if nodes:
+            known.both.intersect_on(np.array(sorted(nodes), dtype=np.int64), free, other)
+        return known.both
+
+
+@dataclass(slots=True)
+class _Intersection:
+    """What is free in both, as it was after so many changes of each."""
+
+    other: FreeResources
+    both: FreeResources
+    seen: tuple[int, int]
 
 
 def _existing(pools: Pools) -> Mask:

@@ -88,6 +88,8 @@ class LoadBalancer:
             turning[one.assigned_pool] -= one.size
         self._capacity = np.maximum(turning, _EPSILON)
         """GPUs of each pool whose jobs take turns: those that cannot be preempted keep theirs whatever they are due."""
+        self._most_turning: dict[tuple[ResourceDemand, str], float] = {}
+        """The most of these in a pool that holds such a gang."""
         stays = {one.job.id for one in fixed}
         local_jobs = [runnable for runnable in assigned if runnable.is_local and runnable.job.id not in stays]
         pool_indices = np.array([runnable.assigned_pool for runnable in local_jobs], dtype=np.int64)
@@ -112,8 +114,10 @@ class LoadBalancer:
 
     def _has_turns(self, runnable: RunnableJob, gpu_type: str) -> bool:
         """Whether some pool of this type has so many GPUs whose jobs take turns."""
-        pools = self._pools_of_type(runnable.demand, gpu_type)
-        return bool((self._capacity[pools] >= runnable.size).any())
+        key = runnable.demand, gpu_type
+        if key not in self._most_turning:
+            self._most_turning[key] = float(self._capacity[self._pools_of_type(*key)].max())
+        return self._most_turning[key] >= runnable.size
 
     def _min_pass_of(self, pool: int) -> float:
         """Return the lowest pass in seconds of the jobs assigned to this pool before; without any, of all pools."""

@@ -44,6 +44,8 @@ class RunnableJob:
     pass_value: float = 0.0
     is_awaiting: bool = False
     """Whether it starts once others have left: it keeps its place in the queue, and this round does not place it."""
+    _quantum: tuple[float, float] | None = None
+    """Tickets, and its shortest slice with these."""
 
     @property
     def waits(self) -> bool:
@@ -51,9 +53,13 @@ class RunnableJob:
         return self.allocation is None and not self.is_awaiting
 
     def min_quantum(self, situation: Situation) -> float:
-        """Return the length of its shortest slice in seconds, that of the settings or longer."""
-        part = min(self.tickets / self.size, 1.0)
-        return max(self.paying_quantum(situation), situation.shortest_slice(self.job.id, part))
+        """Return the length of its shortest slice in seconds, that of the settings or longer. It is computed once for
+        these tickets: the situation is that of its problem."""
+        if self._quantum is None or self._quantum[0] != self.tickets:
+            part = min(self.tickets / self.size, 1.0)
+            quantum = max(self.paying_quantum(situation), situation.shortest_slice(self.job.id, part))
+            self._quantum = self.tickets, quantum
+        return self._quantum[1]
 
     def paying_quantum(self, situation: Situation) -> float:
         """Return the length in seconds of the shortest slice that is worth its restart, however many a day has."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
@@ -328,6 +328,7 @@ class _PayoffOrder:
     leaving: frozenset[JobId]
     kept: frozenset[JobId]
     name: str
+    _keeping: dict[JobId, bool] = field(default_factory=dict)
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
         return rank_by(
@@ -349,8 +350,12 @@ class _PayoffOrder:
 
     def _keeps_types(self, job: Job) -> bool:
         """Returns whether it has an allocation and does not run on other types."""
-        kinds = self.types.get(job.id)
-        return kinds is not None and (not job.allocations or _held_by_type(job) == Counter(kinds))
+        known = self._keeping.get(job.id)
+        if known is None:
+            kinds = self.types.get(job.id)
+            known = kinds is not None and (not job.allocations or _held_by_type(job) == kinds)
+            self._keeping[job.id] = known
+        return known
 
     def _explain(self, job: Job) -> str:
         if job.id in self.postponed or job.id in self.leaving:
