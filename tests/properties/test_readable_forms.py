@@ -26,6 +26,7 @@ from slurmsched.knowledge import shipped_profiles
 from slurmsched.model import Decision, Job, RankedJob, Reason, ReasonCode, SchedulerState
 from slurmsched.policies import pipeline, reasons, unified
 from slurmsched.policies.admit import promise
+from slurmsched.policies.admit.preempt import Preempt, VictimQueue
 from slurmsched.policies.cluster.demand import ResourceDemand
 from slurmsched.policies.cluster.resources import FreeResources, Intersections
 from slurmsched.policies.gandiva_fair import tickets
@@ -203,6 +204,11 @@ def _bid_by_bid(self: Any, queue: Sequence[HadarJob], servers: ServerPools) -> U
     return lambda job, end: unified.bid(self._sizes[job.job], end - job.age, self._behind.get(job.job, 1.0))
 
 
+def _tried_anew(self: Preempt, job: Job, asked: Any, queue: VictimQueue, count: int) -> bool:
+    """`Preempt._are_enough`, for each newcomer."""
+    return self._fits_without(job, queue, count)
+
+
 def _of_both(self: Intersections, free: FreeResources, other: FreeResources) -> FreeResources:
     """`Intersections.of`, computed anew."""
     return free.intersection(other)
@@ -224,6 +230,8 @@ FORMS = [
     pytest.param("fgd", Intersections, "of", _of_both, id="what is free beside a promise, by fragments"),
     pytest.param("hadar", hadar._PayoffOrder, "_keeps_types", _runs_on_due_types, id="who keeps GPU types"),
     pytest.param("unified", unified._Bids, "make_utility", _bid_by_bid, id="bids"),
+    pytest.param("tesserae-ftf", Preempt, "_are_enough", _tried_anew, id="how many have to leave, by fairness"),
+    pytest.param("unified", Preempt, "_are_enough", _tried_anew, id="how many have to leave, by prices"),
     pytest.param("tetris", TetrisAlignment, "rank", _alignment_of_each, id="the order by alignment"),
 ]
 """A policy, and where which part of it has a readable form."""

@@ -98,6 +98,15 @@ def _summed(indices: Ints, amounts: Ints, length: int) -> Ints:
 
 
 @dataclass(slots=True)
+class _Enough:
+    """How many jobs are enough if they leave, as long as `changes` is what it was: the fewest if `is_fewest`."""
+
+    changes: tuple[object, ...]
+    count: int
+    is_fewest: bool = False
+
+
+@dataclass(slots=True)
 class Preempt:
     """Preempts the fewest running jobs that the newcomer may preempt, the last in order first.
 
@@ -109,6 +118,8 @@ class Preempt:
     _failed: dict[Hashable, int] = field(default_factory=dict)
     """By what newcomers ask for how many jobs are not enough if all of them leave; until somebody is evicted."""
     _over_move_limit: FailedRequestCache = field(default_factory=FailedRequestCache)
+    _enough: dict[Hashable, _Enough] = field(default_factory=dict)
+    """By what newcomers ask for how many jobs are enough; until somebody is evicted."""
     _queue: VictimQueue | None = None
     _epoch: int = -1
     _moves_spent: Reason = field(init=False)
@@ -130,7 +141,7 @@ class Preempt:
             return False
         attempt = asked, preemptible
         over_limit = self._over_move_limit.contains(attempt, session.eviction_epoch)
-        if not over_limit and not self._fits_without(job, queue, preemptible):
+        if not over_limit and not self._are_enough(job, asked, queue, preemptible):
             self._failed[asked] = preemptible
             return False
         preemption = None
@@ -155,6 +166,7 @@ class Preempt:
         if self._queue is None or self._epoch != self.session.eviction_epoch:
             self._epoch = self.session.eviction_epoch
             self._failed.clear()
+            self._enough.clear()
             running = {*self.session.running, *self.session.shrunk} - self.session.entitlement.movable_only
             self._queue = VictimQueue.of(self.session, filter(self.session.is_preemptible, running))
         return self._queue
@@ -173,6 +185,23 @@ class Preempt:
     def _fits_without(self, job: Job, queue: VictimQueue, count: int) -> bool:
         """Return whether the newcomer has a placement after the eviction of the first `count` jobs."""
         return self._placement_without(job, queue, count, FIRST_FIT) is not None
+
+    def _are_enough(self, job: Job, asked: Hashable, queue: VictimQueue, count: int) -> bool:
+        """Return the same for the queue of all preemptible jobs. At the second newcomer that asks alike, while nothing
+        else changed, the fewest that are enough are looked for: those behind it may preempt fewer and fewer."""
+        session, promise = self.session, self.session.promise
+        free, beside = session.free_at_minimum, promise.beside if promise else None
+        changes = free, len(free.changed_nodes), beside, len(beside.changed_nodes) if beside else 0
+        known = self._enough.get(asked)
+        if known is None or known.changes != changes:
+            fits = self._fits_without(job, queue, count)
+            self._enough[asked] = _Enough(changes, count if fits else len(queue.jobs) + 1)
+            return fits
+        if count < known.count and not known.is_fewest:
+            counts = range(1, min(known.count, len(queue.jobs) + 1))
+            known.count = bisect_left(counts, True, key=lambda k: self._fits_without(job, queue, k)) + 1
+            known.is_fewest = True
+        return count >= known.count
 
     def _placement_without(
         self, job: Job, queue: VictimQueue, count: int, node_score: NodeScore | None = None
