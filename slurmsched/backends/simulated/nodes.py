@@ -148,7 +148,7 @@ def fit_request(request: Request, nodes: Sequence[SimulatedNode]) -> tuple[NodeA
     A request without memory gets the GPU-proportional share, as with DefMemPerGPU; one with a constraint that cannot be
     planned fits nowhere.
     """
-    eligible = [node for node in nodes if node.name not in request.excluded]
+    eligible = [node for node in nodes if node.name not in request.excluded] if request.excluded else [*nodes]
     if request.exclusive:
         eligible = [node for node in eligible if not node.allocation_count]
     try:
