@@ -64,6 +64,10 @@ class NodeCopies(Mapping[str, SimulatedNode]):
             self._own.add(name)
         return self._nodes[name]
 
+    def named(self, names: Iterable[str]) -> list[SimulatedNode]:
+        """Returns these nodes."""
+        return list(map(self._nodes.__getitem__, names))
+
     def __getitem__(self, name: str) -> SimulatedNode:
         return self._nodes[name]
 
@@ -140,7 +144,7 @@ def schedule_queue(
 
 
 def _backfill(
-    candidate: BackfillCandidate, nodes: NodesByName, reservation: _Reservation, allocations: tuple[NodeAllocation, ...]
+    candidate: BackfillCandidate, nodes: NodeCopies, reservation: _Reservation, allocations: tuple[NodeAllocation, ...]
 ) -> tuple[NodeAllocation, ...] | None:
     """Allocations that do not delay the reservation: these, or others off the reserved nodes; else None."""
     if reservation.admits(allocations):
@@ -150,10 +154,11 @@ def _backfill(
 
 
 def _first_fit(
-    candidate: BackfillCandidate, nodes: NodesByName, excluded: frozenset[str] = frozenset()
+    candidate: BackfillCandidate, nodes: NodeCopies, excluded: frozenset[str] = frozenset()
 ) -> tuple[NodeAllocation, ...] | None:
     for names in candidate.node_lists:
-        allocations = fit_request(candidate.request, [nodes[name] for name in names if name not in excluded])
+        allowed = [name for name in names if name not in excluded] if excluded else names
+        allocations = fit_request(candidate.request, nodes.named(allowed))
         if allocations is not None:
             return allocations
     return None
