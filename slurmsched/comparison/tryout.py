@@ -26,7 +26,7 @@ from slurmsched.knowledge import shipped_profiles
 from slurmsched.model import Node, parse_hints
 from slurmsched.settings.definition import GuardSettings, LearningSettings, Settings
 from slurmsched.simulation import Scenario, SimulationError, SimulationOptions, SimulationResult, parse_policy
-from slurmsched.simulation.engine import simulate
+from slurmsched.simulation.engine import LEFT_OUT_ROUNDS, simulate
 from slurmsched.simulation.inputs import PLAIN_SLURM
 from slurmsched.simulation.results import JobResult, finish_time_fairness
 from slurmsched.simulation.submissions import build_submission, impossible_reasons, request_key
@@ -186,26 +186,32 @@ _MOST_EARLY: Final = 5.0
 
 
 def window_length(jobs: Sequence[AccountedJob], options: TryoutOptions) -> float:
-    """Returns the seconds of a window: the whole period if there is time for it, by how long rounds usually take."""
+    """Returns the seconds of a window: the whole period if there is time for it, by how long rounds usually take. Else
+    there are several, for ranges."""
     begins, ends = period_of(jobs)
     seconds = ends - begins
     if options.budget is None:
         return seconds
     present = sum(_until(job) - job.job.arrival for job in jobs) / max(seconds, 1.0)
+    waiting = sum(max(0.0, job.start - job.job.arrival - options.period) for job in jobs) / max(seconds, 1.0)
     early = options.early or _EARLY[0]
-    rounds = min(1.0 / options.period + min(1.0 / early, 2.0 * len(jobs) / seconds), 4.0 * len(jobs) / seconds)
+    events = 2.0 * len(jobs) / max(seconds, 1.0)
+    busy = min(1.0 / options.period + min(1.0 / early, events), 2.0 * events)
+    kept = min(busy, 1.0 / (LEFT_OUT_ROUNDS * options.period))
+    rounds = kept + min(1.0, waiting) * (busy - kept)
     cost = rounds * (_ROUND_SECONDS + _ROUND_SECONDS_PER_JOB * present)
-    whole = cost * seconds
-    if whole < _PART_OF_BUDGET * options.budget:
+    last = kept * max(job.job.duration for job in jobs) * _ROUND_SECONDS
+    if cost * seconds + last < _PART_OF_BUDGET * options.budget:
         return seconds
-    affordable = options.budget * options.processes / _WINDOWS_IN_TIME / cost
-    return max((length for length in _WINDOWS if length <= affordable), default=_WINDOWS[0])
+    affordable = (options.budget * options.processes / _WINDOWS_IN_TIME - last) / cost
+    most = min(affordable, seconds / _WINDOWS_IN_TIME)
+    return max((length for length in _WINDOWS if length <= most), default=_WINDOWS[0])
 
 
 _ROUND_SECONDS: Final = 0.01
 _ROUND_SECONDS_PER_JOB: Final = 0.00015
 """Of one core, of which there is one that is five years old."""
-_PART_OF_BUDGET: Final = 0.7
+_PART_OF_BUDGET: Final = 0.3
 
 
 def run_tryout(
@@ -320,7 +326,12 @@ def run_window(
     submissions = build_submissions(window.jobs, nodes, checkpoints=options.checkpoints)
     scenario = Scenario(tuple(nodes), trace, shipped_profiles(), submissions=submissions)
     chosen = SimulationOptions(
-        period=options.period, early=options.early or 0.0, overhead=options.overhead, seed=options.seed, direct=True
+        period=options.period,
+        early=options.early or 0.0,
+        overhead=options.overhead,
+        seed=options.seed,
+        direct=True,
+        window=(window.carried, len(window.jobs)),
     )
     settings = Settings(guards=GuardSettings(restart_cost=options.overhead), learning=LearningSettings(lengths=True))
 
@@ -402,7 +413,9 @@ def outcome_of(run: SimulationResult, window: Window) -> WindowOutcome:
     unfinished = [job.job for job in measured if job.end is None or job.start is None]
     if unfinished:
         raise SimulationError(f"job {unfinished[0]} did not end under {run.policy}")
-    fairness = dict(zip((job.job for job in run.jobs if job.completed), finish_time_fairness(run), strict=True))
+    fairness = dict(
+        zip((job.job for job in run.measured_jobs if job.completed), finish_time_fairness(run), strict=True)
+    )
     ends = [job.end or 0.0 for job in measured]
     idle, beside, waiting = _use_of_gpus(run.jobs, run.total_gpus, window.end - window.start)
     return WindowOutcome(
@@ -422,12 +435,14 @@ def outcome_of(run: SimulationResult, window: Window) -> WindowOutcome:
 
 def _use_of_gpus(jobs: Sequence[JobResult], gpus: float, until: float) -> tuple[float, float, float]:
     """Returns the part of the GPUs that was idle until then, that while jobs waited for their first start, and how many
-    of these there were on average. A job that was restarted counts as if it had held its GPUs evenly."""
+    of these there were on average. A job that was restarted counts as if it had held its GPUs evenly, one that still
+    runs as if it had held them since it started."""
     last = 2.0 * until + max((job.end or 0.0 for job in jobs), default=0.0)
     arrivals = np.array([job.arrival for job in jobs])
     starts = np.array([last if job.start is None else job.start for job in jobs])
     ends = np.array([last if job.end is None else job.end for job in jobs])
-    held = np.array([job.service for job in jobs]) / np.maximum(ends - starts, 1e-9)
+    evenly = np.array([job.service for job in jobs]) / np.maximum(ends - starts, 1e-9)
+    held = np.where([job.end is None for job in jobs], [job.gpus for job in jobs], evenly)
     times = np.concatenate([arrivals, starts, ends])
     order, nothing, one = np.argsort(times, kind="stable"), np.zeros(len(jobs)), np.ones(len(jobs))
     in_use = np.cumsum(np.concatenate([nothing, held, -held])[order])

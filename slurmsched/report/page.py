@@ -104,10 +104,15 @@ class Axis:
     def ticks(self) -> Sequence[tuple[float, str]]:
         """Places and labels of at most seven ticks, which leave room for each other on a phone."""
         chosen = dict[float, str]()
+        room = 1.0 - _APART / 3 if self.unit is Unit.TIME else 1.0  # dates are too long to stand at the end
         for candidates in self._candidates():
             for value, label in candidates:
                 place = self.place(value)
-                if self.low <= value <= self.high and all(abs(place - other) >= _APART for other in chosen):
+                if (
+                    self.low <= value <= self.high
+                    and place <= room
+                    and all(abs(place - other) >= _APART for other in chosen)
+                ):
                     chosen[place] = label
         return sorted(chosen.items())
 

@@ -68,7 +68,7 @@ from slurmsched.simulation.submissions import build_submission, impossible_reaso
 from slurmsched.traces import TraceJob
 from slurmsched.traces.clusters import SPEC_PARTITION
 
-_LEFT_OUT_ROUNDS: Final = 6.0
+LEFT_OUT_ROUNDS: Final = 6.0
 """Periods after which a full round is not left out: what users are due is counted over no more than 8."""
 
 _MAX_IDLE_ROUNDS: Final = 2000
@@ -166,18 +166,14 @@ class SimulatedDaemon:
             self._run_round()
 
     def _may_leave_out_round(self) -> bool:
-        """Whether no job waits, none could be moved, and there was a full round lately; only with `direct`."""
+        """Whether no job waits and there was a full round lately; only with `direct`."""
         if not self.options.direct:
             return False
         self.cluster.advance(self.clock.now())
-        if self.clock.now() - self._full_round_at > _LEFT_OUT_ROUNDS * self.options.period:
+        if self.clock.now() - self._full_round_at > LEFT_OUT_ROUNDS * self.options.period:
             return False
         self.cluster.start_all_waiting()
-        keeps = not self.settings.guards.require_checkpoint
-        return not any(
-            job.state is JobState.PENDING or keeps or "ckpt=" in job.submission.comment
-            for job in self.cluster.jobs.values()
-        )
+        return not any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
 
     def advance(self, until: float, end: float) -> None:
         """Moves the time to the next full round, with the early rounds before it as the daemon has them.

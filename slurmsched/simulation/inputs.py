@@ -103,8 +103,9 @@ class SimulationOptions:
     `exchange`: what copies of a forked job need at the end of a round to average and load their parameters; HadarE's
     paper does not say how long that takes. `forking`: whether forked jobs are; if not, each runs as one job.
     `direct`: jobs that all fit at once are started without a round, `DIRECT_START` seconds after the first of them
-    came, and so are placed by Slurm's first fit; a full round that then has nothing to start or to move is left out, as
-    long as the last one was not long ago. Large traces are much faster so, and no longer to the second what rounds do.
+    came, and so are placed by Slurm's first fit; a full round that then has nothing to start is left out, as long as
+    the last one was not long ago: running jobs are moved some rounds later. Large traces are much faster so, and no
+    longer to the second what rounds do.
     """
 
     period: float = 300.0

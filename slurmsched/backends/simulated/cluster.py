@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final
 
 from slurmsched.backends.simulated.events import Event, EventQueue, SimulatedEventKind
@@ -24,6 +25,7 @@ from slurmsched.jobside.dispatch import Dispatch
 from slurmsched.jobside.report import Report
 from slurmsched.model import Hold, JobId, JobState, Node, NodeState, Partition, Reservation, Snapshot
 
+_PRIORITY_THEN_NUMBER: Final = itemgetter(0, 1)
 _NODE_STATES: Final = {
     SimulatedEventKind.NODE_DOWN: NodeState.DOWN,
     SimulatedEventKind.NODE_DRAINED: NodeState.DRAINED,
@@ -214,7 +216,7 @@ class VirtualCluster:
 
     def _queue(self) -> list[BackfillCandidate]:
         """Pending jobs that wait for resources only, highest priority first. Sets the reason of all others."""
-        queue: list[SimulatedJob] = []
+        queue: list[tuple[int, int, SimulatedJob]] = []
         dependencies: WaitConditions | None = None
         for job in self.jobs.values():
             if job.state is not JobState.PENDING:
@@ -225,11 +227,11 @@ class VirtualCluster:
             if reason := pending_reason(job, self.now) or self.refused.get(job.id):
                 _set_reason(job, reason)
             else:
-                queue.append(job)
+                queue.append((-job.priority, job.number, job))
         if not queue:
             return []
-        queue.sort(key=lambda job: (-job.priority, job.number))
-        return self._candidates(queue)
+        queue.sort(key=_PRIORITY_THEN_NUMBER)
+        return self._candidates(job for _, _, job in queue)
 
     def _candidates(self, queue: Iterable[SimulatedJob]) -> list[BackfillCandidate]:
         """Each job with its nodes. These are known from the last time, unless nodes or its request have changed."""

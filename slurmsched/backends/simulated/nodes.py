@@ -148,9 +148,11 @@ def fit_request(request: Request, nodes: Sequence[SimulatedNode]) -> tuple[NodeA
     A request without memory gets the GPU-proportional share, as with DefMemPerGPU; one with a constraint that cannot be
     planned fits nowhere.
     """
-    eligible = [node for node in nodes if node.name not in request.excluded]
+    eligible = [node for node in nodes if node.name not in request.excluded] if request.excluded else [*nodes]
     if request.exclusive:
         eligible = [node for node in eligible if not node.allocation_count]
+    if not request.features:
+        return _fit_on(request, eligible)
     try:
         alternatives = parse_constraint(request.features)
     except PolicyError:
@@ -167,7 +169,10 @@ def _fit_on(request: Request, eligible: list[SimulatedNode]) -> tuple[NodeAlloca
         eligible.sort(key=lambda node: node.name not in request.pinned)
         if not request.pinned <= {node.name for node in eligible}:
             return None
-    for count in _node_counts(request, eligible):
+    counts = _node_counts(request, eligible)
+    if request.gpus and not request.pinned:
+        eligible = [node for node in eligible if node.idle_gpus]
+    for count in counts:
         candidates = eligible[: len(request.pinned)] if len(request.pinned) >= count else eligible
         allocations = _fit_evenly(request, candidates, count) or _fit_unevenly(request, candidates, count)
         if allocations:

@@ -48,10 +48,40 @@ class FutureRelease:
     end: float
 
 
+class NodeCopies(Mapping[str, SimulatedNode]):
+    """Nodes as they are, each copied once it has to change."""
+
+    def __init__(self, nodes: NodesByName) -> None:
+        self._nodes = dict(nodes)
+        self._own = set[str]()
+        if isinstance(nodes, NodeCopies):
+            nodes._own.clear()  # noqa: SLF001  # its own class: from now on both have the same nodes
+
+    def own(self, name: str) -> SimulatedNode:
+        """Returns the copy of a node, which may be changed."""
+        if name not in self._own:
+            self._nodes[name] = self._nodes[name].clone()
+            self._own.add(name)
+        return self._nodes[name]
+
+    def named(self, names: Iterable[str]) -> list[SimulatedNode]:
+        """Returns these nodes."""
+        return list(map(self._nodes.__getitem__, names))
+
+    def __getitem__(self, name: str) -> SimulatedNode:
+        return self._nodes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
 @dataclass(frozen=True, slots=True)
 class _Reservation:
     start: float
-    nodes_then: NodesByName
+    nodes_then: NodeCopies
     """The nodes at `start`, with the reserved job's allocations."""
     nodes: frozenset[str]
     """The reserved job's nodes."""
@@ -66,7 +96,7 @@ class _Reservation:
         if len(equivalents) < len(candidates):
             return False
         for allocation in equivalents:
-            self.nodes_then[allocation.node].allocate(allocation)
+            self.nodes_then.own(allocation.node).allocate(allocation)
         return True
 
 
@@ -82,7 +112,8 @@ def schedule_queue(
     `running` returns what is released and when, asked only for a reservation. `slots` is how many more tasks of each
     throttled array may run. Works on copies: `nodes` is not changed.
     """
-    nodes = {name: node.clone() for name, node in nodes.items()}
+    nodes = NodeCopies(nodes)
+    idle = sum(len(node.idle_gpus) for node in nodes.values())
     slots, started = dict(slots), list[FutureRelease]()
     reservation: _Reservation | None = None
     not_fitting, would_delay = set[_RequestClass | int](), set[_RequestClass | int]()
@@ -91,7 +122,7 @@ def schedule_queue(
         if kind in not_fitting or (candidate.array and slots.get(candidate.array, 0) <= 0):
             continue  # free resources only shrink during one pass
         end = now + candidate.time_limit if candidate.time_limit is not None else inf
-        allocations = _first_fit(candidate, nodes)
+        allocations = _first_fit(candidate, nodes) if candidate.request.gpus <= idle else None
         if allocations is None:
             not_fitting.add(kind)
             reservation = reservation or _reserve(candidate, [*running(), *started], nodes)
@@ -102,7 +133,10 @@ def schedule_queue(
                 would_delay.add(kind)
                 continue
         for allocation in allocations:
-            nodes[allocation.node].allocate(allocation)
+            node = nodes.own(allocation.node)
+            idle -= len(node.idle_gpus)
+            node.allocate(allocation)
+            idle += len(node.idle_gpus)
         started.append(FutureRelease(allocations, end))
         if candidate.array:
             slots[candidate.array] -= 1
@@ -110,7 +144,7 @@ def schedule_queue(
 
 
 def _backfill(
-    candidate: BackfillCandidate, nodes: NodesByName, reservation: _Reservation, allocations: tuple[NodeAllocation, ...]
+    candidate: BackfillCandidate, nodes: NodeCopies, reservation: _Reservation, allocations: tuple[NodeAllocation, ...]
 ) -> tuple[NodeAllocation, ...] | None:
     """Allocations that do not delay the reservation: these, or others off the reserved nodes; else None."""
     if reservation.admits(allocations):
@@ -120,10 +154,11 @@ def _backfill(
 
 
 def _first_fit(
-    candidate: BackfillCandidate, nodes: NodesByName, excluded: frozenset[str] = frozenset()
+    candidate: BackfillCandidate, nodes: NodeCopies, excluded: frozenset[str] = frozenset()
 ) -> tuple[NodeAllocation, ...] | None:
     for names in candidate.node_lists:
-        allocations = fit_request(candidate.request, [nodes[name] for name in names if name not in excluded])
+        allowed = [name for name in names if name not in excluded] if excluded else names
+        allocations = fit_request(candidate.request, nodes.named(allowed))
         if allocations is not None:
             return allocations
     return None
@@ -131,14 +166,14 @@ def _first_fit(
 
 def _reserve(candidate: BackfillCandidate, running: Sequence[FutureRelease], nodes: NodesByName) -> _Reservation | None:
     """When and where the blocked job will fit; None if it would not fit after all running jobs have ended."""
-    later = {name: node.clone() for name, node in nodes.items()}
+    later = NodeCopies(nodes)
     by_end = sorted(running, key=lambda release: release.end)
     each = max(candidate.request.gpus_per_node or 0, 1)
     count = -(-candidate.request.gpus // each) if candidate.request.gpus_per_node else 0
     large_enough = {name for name, node in later.items() if len(node.idle_gpus) >= each}
     for end, releases in groupby(by_end, key=lambda release: release.end):
         for allocation in (allocation for release in releases for allocation in release.allocations):
-            node = later[allocation.node]
+            node = later.own(allocation.node)
             node.release(allocation)
             if len(node.idle_gpus) >= each:
                 large_enough.add(node.name)
@@ -147,7 +182,7 @@ def _reserve(candidate: BackfillCandidate, running: Sequence[FutureRelease], nod
         allocations = _first_fit(candidate, later)
         if allocations is not None:
             for allocation in allocations:
-                later[allocation.node].allocate(allocation)
+                later.own(allocation.node).allocate(allocation)
             return _Reservation(end, later, frozenset(allocation.node for allocation in allocations))
     return None
 

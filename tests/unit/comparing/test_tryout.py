@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from slurmsched.comparison.site_shape import derive_shape, most_gpus_held, read_shape
-from slurmsched.comparison.tryout import TryoutOptions, build_submissions, cut_windows, period_of, run_tryout, window_of
+from slurmsched.comparison.tryout import (
+    TryoutOptions,
+    build_submissions,
+    cut_windows,
+    period_of,
+    run_tryout,
+    run_window,
+    window_length,
+    window_of,
+)
 from slurmsched.comparison.tryout_figures import size_class, tryout_figures
 from slurmsched.simulation import SimulationError
 from slurmsched.traces.accounting import AccountedJob
@@ -117,6 +126,33 @@ def test_jobs_from_before_the_period_hold_their_gpus_and_do_not_count() -> None:
     assert period_of(jobs) == (20 * DAY, 20.1 * DAY + 1)
     run = run_tryout(jobs, NODES, INLINE)
     assert (run.began_before, len(run.simulated[0].measured), run.simulated[0].carried) == (2, 1, 1)
+
+
+def test_a_window_is_over_with_its_measured_jobs_and_the_gpus_of_those_that_run_on_are_not_idle() -> None:
+    """Two of four GPUs are held for a year by a job that came before, the others by a job for ten minutes of twenty."""
+    old = job("1", 0, 2, 365 * DAY)
+    jobs = [old, job("2", HOUR, 2, 10 * MINUTE), job("3", HOUR + 20 * MINUTE, 2, 10 * MINUTE)]
+    window = window_of(jobs, HOUR, HOUR + 20 * MINUTE)
+    for policy in ("slurm", "unified"):
+        outcome = run_window(window, NODES, policy, INLINE)
+        assert outcome.idle == pytest.approx(0.25, abs=0.01)
+        assert (len(outcome.completions), outcome.makespan) == (1, pytest.approx(10 * MINUTE, abs=10))
+        assert outcome.rounds < 10
+
+
+@pytest.mark.parametrize(
+    ("wait", "least", "most"),
+    [
+        pytest.param(0.0, 2 * DAY, 4 * DAY, id="nobody waits, and most rounds are left out"),
+        pytest.param(2 * DAY, DAY / 4, DAY / 2, id="all jobs wait, and there is a round at each event"),
+    ],
+)
+def test_windows_are_shorter_where_the_accounting_shows_that_jobs_wait(wait: float, least: float, most: float) -> None:
+    jobs = [
+        job(str(number), 60.0 * number, 1, HOUR * (1 + number % 50), start=60.0 * number + wait)
+        for number in range(int(30 * DAY / MINUTE))
+    ]
+    assert least <= window_length(jobs, TryoutOptions()) <= most
 
 
 def test_a_window_begins_with_what_runs_and_what_waits_then() -> None:

@@ -7,6 +7,8 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +29,8 @@ POLICIES: Final = ("slurm", "synergy/las", "proportional/las", "tesserae/las")
 """The last two do the same here."""
 CHECKOUT: Final = Path(__file__).parents[3]
 PAGES: Final = ("comparison", "mixed", "live", "large")
+AFTER_MIDNIGHT: Final = (1, 40, 120, 300, 390, 430, 720, 1439)
+"""Minutes at which days begin at other places of the axes."""
 A4: Final = 718
 """Pixels between the margins with which Chromium prints on A4; letter paper is wider."""
 
@@ -49,6 +53,10 @@ class Pages:
                 "hostile": lambda: self._live("hostile", 9, 7, names=HOSTILE),
                 "kept up": lambda: self._live("kept-up", 9, 7, kept_up=True),
                 "old": lambda: self._live("old", 9, 7, kept_up=True, ago=7200.0),
+                **{
+                    f"{minutes} min": partial(self._live, f"{minutes}", 9, 7, ago=since_midnight() - 60.0 * minutes)
+                    for minutes in AFTER_MIDNIGHT
+                },
             }
             file.write_text(made[name](), encoding="utf-8")
         return file
@@ -63,6 +71,12 @@ class Pages:
         result = site.run("report", "-o", str(out), *(["--background"] if kept_up else []))
         assert result.exit_code == 0, result.stderr
         return out.read_text(encoding="utf-8")
+
+
+def since_midnight() -> float:
+    """Returns the seconds since the day began here, where the axes have their days."""
+    now = datetime.now().astimezone()
+    return (now - now.replace(hour=0, minute=0, second=0, microsecond=0)).total_seconds()
 
 
 def comparison() -> str:
@@ -147,6 +161,16 @@ def test_a_page_can_be_read(browser: Browser, pages: Pages, name: str, width: in
     browser.picture(picture, most=2000)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 20_000, "more than an empty page"
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("minutes", AFTER_MIDNIGHT)
+def test_days_are_on_the_axes_whatever_the_time_of_day(
+    browser: Browser, pages: Pages, width: int, minutes: int
+) -> None:
+    browser.open(pages[f"{minutes} min"], width)
+    assert browser.ask(CUT) == []
+    assert browser.ask(OVERLAPPING) == []
 
 
 @pytest.mark.parametrize("width", [320, 641, 768, 1120, 1121, 1920])

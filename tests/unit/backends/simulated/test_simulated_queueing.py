@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurmsched.backends.simulated.nodes import SimulatedNode
-from slurmsched.backends.simulated.scheduler import BackfillCandidate, FutureRelease, schedule_queue
+from slurmsched.backends.simulated.scheduler import BackfillCandidate, FutureRelease, NodeCopies, schedule_queue
 from slurmsched.model import NodeAllocation, Request, Resources
 from tests.builders import node
 
@@ -83,3 +85,18 @@ def test_looking_at_the_queue_takes_nothing() -> None:
     machines, running = floor({})
     first = list(schedule_queue([waiting("1", 4)], lambda: running, machines, 0.0, {}))
     assert first == list(schedule_queue([waiting("1", 4)], lambda: running, machines, 0.0, {}))
+
+
+def test_what_copies_of_nodes_allocate_is_theirs_alone() -> None:
+    """A pass that has changed a node, and the reservation that it then makes, each allocate on the same node."""
+    machines, _ = floor({})
+    passing = NodeCopies(machines)
+    one, other = (NodeAllocation("n1", Resources(1, 1, 1), "v100", (index,)) for index in (0, 1))
+    passing.own("n1").allocate(one)
+    reserved = NodeCopies(passing)
+    reserved.own("n1").allocate(other)
+    passing.own("n2").allocate(replace(one, node="n2"))
+    passing.own("n1").allocate(replace(other, indices=(2,)))
+    assert machines["n1"].idle_gpus == [0, 1, 2, 3]
+    assert (passing["n1"].idle_gpus, passing["n2"].idle_gpus) == ([1, 3], [1, 2, 3])
+    assert (reserved["n1"].idle_gpus, reserved["n2"].idle_gpus) == ([2, 3], [0, 1, 2, 3])
