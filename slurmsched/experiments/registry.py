@@ -122,9 +122,7 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
     "site-promises": ExperimentEntry(
         "site_promises.runs", "run_site_promises", "What each policy promises, as a site has it.", parts=()
     ),
-    "lies": ExperimentEntry(
-        "site_promises.lying", "run_lies", "What a user gains under unified by lies.", parts=()
-    ),
+    "lies": ExperimentEntry("site_promises.lying", "run_lies", "What a user gains under unified by lies.", parts=()),
     "mixed": ExperimentEntry(
         "mixed.benchmark",
         "run_mixed",

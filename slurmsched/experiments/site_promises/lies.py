@@ -45,8 +45,8 @@ class SubmittedJob:
 
 @dataclass(frozen=True, slots=True)
 class HonestJob:
-    """A job as an honest owner submits it: the true model and duration, a checkpoint signal, CPUs and memory that may be
-    changed. `slowest` is its duration on the slowest type."""
+    """A job as an honest owner submits it: the true model and duration, a checkpoint signal, CPUs and memory that may
+    be changed. `slowest` is its duration on the slowest type."""
 
     trace: TraceJob
     nodes: tuple[Node, ...]
@@ -158,8 +158,8 @@ def _over_asked(job: HonestJob) -> Iterator[SubmittedJob]:
 
 
 def _decoys(job: HonestJob) -> Iterator[SubmittedJob]:
-    """With each job a gang of 8 GPUs that says a day and ends after a minute: the liar asks for more than is needed, and
-    so is due more."""
+    """With each job a gang of 8 GPUs that says a day and ends after a minute: the liar asks for more than is needed,
+    and so is due more."""
     yield job.submitted()
     decoy = job.submitted(id=f"{job.trace.id}.decoy", gpus=8, duration=MINUTE, says=24 * HOUR)
     yield replace(decoy, submission=replace(decoy.submission, time_limit=round(25 * HOUR)), decoy=True)

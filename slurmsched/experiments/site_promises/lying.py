@@ -2,9 +2,9 @@
 
 Chosen before the results:
 
-- 120 jobs of five users with as many each, of 10 minutes to 6 hours, with gangs of up to 8, on 32 GPUs of three types at
-  load 1.1; models as in the mixed benchmark, whose settings, rounds and restart costs are the defaults. Everybody hints
-  the true model and duration, and all profiles are true.
+- 120 jobs of five users with as many each, of 10 minutes to 6 hours, with gangs of up to 8, on 32 GPUs of three types
+  at load 1.1; models as in the mixed benchmark, with default settings, rounds and restart costs. Everybody hints the
+  true model and duration, and all profiles are true.
 - In each seed two of the users lie in turn, and alone. The figure of a run is the mean completion of the liar's jobs in
   the honest run over that in the lying one; a job that was cut is complete when its last part is.
 - A lie is held to gain nothing if the mean of all runs is at most 1.02. The curves have each run's gain in percent. A
