@@ -128,10 +128,6 @@ def _no_checkpoint(job: HonestJob) -> Iterator[SubmittedJob]:
     yield _with_hints(job, lambda comment: comment.replace("ckpt=usr1", "ckpt=none"))
 
 
-def _stays(job: HonestJob) -> Iterator[SubmittedJob]:
-    yield _with_hints(job, lambda comment: f"{comment},move=no")
-
-
 def _urgent(job: HonestJob) -> Iterator[SubmittedJob]:
     done = _with_hints(job, lambda comment: f"{comment},deadline=1h,priority=urgent")
     yield replace(done, submission=replace(done.submission, qos="urgent", nice=-10000))
@@ -216,7 +212,6 @@ LIES: Final[Mapping[str, Lie]] = {
     "submits under three names": Lie(_other_names),
     "submits under three names of one account": Lie(_other_names, settings=_ACCOUNT_SETTINGS),
     "says that there are no checkpoints": Lie(_no_checkpoint),
-    "says that jobs must not move": Lie(_stays),
     "says a quarter of the duration": Lie(lambda job: _says(0.25, job)),
     "says a minute": Lie(_says_a_minute),
     "says four times the duration": Lie(lambda job: _says(4.0, job)),
