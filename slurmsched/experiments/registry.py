@@ -127,7 +127,7 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
         "mixed.benchmark",
         "run_mixed",
         "All policies on mixed workloads, by load.",
-        frozenset({"workloads", "loads", "policies", "knowledge"}),
+        frozenset({"workloads", "loads", "jobs", "policies", "knowledge"}),
         parts=(),
     ),
 }

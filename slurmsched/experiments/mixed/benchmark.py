@@ -46,7 +46,7 @@ from slurmsched.simulation.results import finish_time_fairness
 from slurmsched.traces.generators import HOUR
 
 LOADS: Final = (0.6, 0.75, 0.9, 1.05, 1.2, 1.5)
-JOBS, QUICK_JOBS = 200, 20
+JOBS, QUICK_JOBS, MOST_JOBS = 200, 20, 2000
 QUICK_LOAD: Final = 0.9
 
 
@@ -292,7 +292,7 @@ def selection(setup: ExperimentSetup) -> Selection:
         tuple(_load(text) for text in loads),
         tuple(dict.fromkeys(candidate_named(text).name for text in policies)),
         setup.seeds[:1] if setup.quick else setup.seeds,
-        QUICK_JOBS if setup.quick else JOBS,
+        _jobs(options.get("jobs", "")) or (QUICK_JOBS if setup.quick else JOBS),
     )
 
 
@@ -305,6 +305,13 @@ def _known(names: Sequence[str], known: Sequence[str] | Mapping[str, object], wh
     if unknown := [name for name in names if name not in known]:
         raise ExperimentError(f"there is no {what} '{unknown[0]}'; known are {', '.join(known)}")
     return tuple(dict.fromkeys(names))
+
+
+def _jobs(text: str) -> int:
+    """Returns the number of jobs of a workload, 0 if none is given. Raises ExperimentError."""
+    if text and not (text.isdecimal() and 1 < int(text) <= MOST_JOBS):
+        raise ExperimentError(f"--jobs {text}: expected a number from 2 to {MOST_JOBS}")
+    return int(text or 0)
 
 
 def _load(text: str) -> float:

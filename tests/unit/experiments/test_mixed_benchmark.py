@@ -372,9 +372,16 @@ def test_what_is_selected_is_run_for_every_seed() -> None:
     }
 
 
+def test_the_number_of_jobs_can_be_chosen() -> None:
+    chosen = selection(ExperimentSetup(None, (1,), options={"workloads": "drawn", "jobs": "80"}))
+    assert {case.inputs.jobs for case in chosen.cases(None)} == {80}
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
+        pytest.param({"jobs": "1"}, "--jobs 1: expected a number from 2 to 2000", id="one job has no load"),
+        pytest.param({"jobs": "many"}, "--jobs many: expected a number", id="jobs are no number"),
         pytest.param({"workloads": "helios"}, "there is no workload 'helios'; known are drawn", id="workload"),
         pytest.param({"knowledge": "none"}, "there is no knowledge 'none'; known are perfect, site", id="knowledge"),
         pytest.param({"loads": "0.9,much"}, "--loads much: expected parts", id="no number"),
