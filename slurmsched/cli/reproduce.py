@@ -96,6 +96,7 @@ def _offered_experiments(_invocation: Invocation) -> Iterator[tuple[str, str]]:
 )
 @click.option("--workloads", metavar="NAME,...", help="mixed: drawn, parts, openb, philly, itp.")
 @click.option("--loads", metavar="N,...", help="mixed: of 1, which keeps all GPUs busy.")
+@click.option("--jobs", metavar="N", help="mixed: jobs of a workload, 200 by default.")
 @click.option(
     "--policies",
     metavar="P,...",

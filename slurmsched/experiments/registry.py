@@ -122,11 +122,12 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
     "site-promises": ExperimentEntry(
         "site_promises.runs", "run_site_promises", "What each policy promises, as a site has it.", parts=()
     ),
+    "lies": ExperimentEntry("site_promises.lying", "run_lies", "What a user gains under unified by lies.", parts=()),
     "mixed": ExperimentEntry(
         "mixed.benchmark",
         "run_mixed",
         "All policies on mixed workloads, by load.",
-        frozenset({"workloads", "loads", "policies", "knowledge"}),
+        frozenset({"workloads", "loads", "jobs", "policies", "knowledge"}),
         parts=(),
     ),
 }

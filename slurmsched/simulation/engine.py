@@ -7,7 +7,7 @@ simulated. The same inputs give the same bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, inf, nextafter
 from typing import Final
@@ -26,6 +26,7 @@ from slurmsched.daemon.cleanup import stray_release_plan
 from slurmsched.daemon.dispatch_files import DISPATCH_PERIODS, make_dispatches
 from slurmsched.daemon.execution import Applier
 from slurmsched.daemon.loop import PROBE_INTERVAL
+from slurmsched.jobside.report import Report
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.lengths import JobLengths
 from slurmsched.knowledge.usage import UseHistory
@@ -137,6 +138,7 @@ class SimulatedDaemon:
         plain: bool = False,
         on_full_round: Callable[[], None] = lambda: None,
         accounting: Callable[[AccountedRun], AccountedRun] | None = None,
+        reports: Callable[[VirtualCluster], Mapping[JobId, Report]] = VirtualCluster.reports,
         policy: Policy | None = None,
     ) -> None:
         self.cluster, self.clock, self.store = cluster, clock, store
@@ -146,7 +148,7 @@ class SimulatedDaemon:
         self.policy = policy or configured_policy(settings.policy)
         self.rounds = 0
         self.decisions: list[float] = []
-        self._on_full_round, self._accounting = on_full_round, accounting
+        self._on_full_round, self._accounting, self._reports = on_full_round, accounting, reports
         self._learnt_until = clock.now()
         self._quiet_at: int | None = None
         """What had happened on the cluster before the last full round, if that had no operations and nothing has been
@@ -324,7 +326,7 @@ class SimulatedDaemon:
             found = self.backend.origins(unknown)
             self.store.record_origins({job: found.get(job, JobOrigin()) for job in unknown})
         self.store.record_poll(snapshot)
-        self.store.record_reports(self.cluster.reports(), snapshot)
+        self.store.record_reports(self._reports(self.cluster), snapshot)
         return snapshot, self.store.load_state(snapshot)
 
 
@@ -394,6 +396,7 @@ class SimulationEngine:
             plain=self.slurm_only,
             on_full_round=self._sample,
             accounting=scenario.accounting,
+            reports=scenario.reports,
             policy=policy,
         )
         self.failures = NodeFailures(scenario.nodes, options, CLOCK_START)

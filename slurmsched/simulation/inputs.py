@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from slurmsched.backends.simulated import Submission
+from slurmsched.backends.simulated import Submission, VirtualCluster
+from slurmsched.jobside.report import Report
 from slurmsched.knowledge import Knowledge, load_knowledge, shipped_profiles
 from slurmsched.knowledge.published import GAVEL_MODEL_NAMES, is_gavel_file, is_synergy_file, iteration_seconds
-from slurmsched.model import AccountedRun, Node, SynschedError
+from slurmsched.model import AccountedRun, JobId, Node, SynschedError
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.policies import DEFAULT_LAS_QUEUES, EVENNESS, POLICIES, order_read, policy
 from slurmsched.traces import Trace
@@ -39,7 +40,8 @@ class Scenario:
     """A cluster, a trace, and the profiles of jobs, which policies estimate by and simulated jobs run by.
 
     `real` is how fast jobs run where that is not what policies know of them; policies then also see which of their
-    numbers are rules of thumb. `submissions` are, by the trace's ids, those of jobs that are not submitted as
+    numbers are rules of thumb. `reports` returns what jobs report of themselves at a time, in place of what copies of a
+    forked job do. `submissions` are, by the trace's ids, those of jobs that are not submitted as
     `build_submission` would: without hints, say, or in a partition that is not managed. `earlier` are runs that ended
     before the clock's start, and `accounting` returns a run with what Slurm's accounting tells of its use; without it
     nobody measures any.
@@ -52,6 +54,7 @@ class Scenario:
     submissions: Mapping[str, Submission] = field(default_factory=dict)
     earlier: tuple[AccountedRun, ...] = ()
     accounting: Callable[[AccountedRun], AccountedRun] | None = None
+    reports: Callable[[VirtualCluster], Mapping[JobId, Report]] = VirtualCluster.reports
 
 
 @dataclass(frozen=True, slots=True)

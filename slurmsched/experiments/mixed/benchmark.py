@@ -7,7 +7,7 @@ can schedule them. All policies of a case have the same jobs at the same times.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import nan
@@ -33,18 +33,20 @@ from slurmsched.experiments.mixed.benchmark_workloads import (
     MixedInputs,
 )
 from slurmsched.experiments.site_promises.measures import JobOutcome, demand_periods, max_min_fair
+from slurmsched.policies.finish.restart import exchange_types, migrate_to_due_type
 from slurmsched.policies.pipeline import Pipeline
-from slurmsched.policies.place.placement import NodeScore
+from slurmsched.policies.place.placement import CONSOLIDATED, FIRST_FIT
 from slurmsched.policies.place.worth import LEAST_LOSS
 from slurmsched.policies.policies import ORDERS, PARTS, POLICIES, Choices, PolicyRow
-from slurmsched.policies.sizes import Sizing, Tune
+from slurmsched.policies.sizes import Proportional, Tune
+from slurmsched.policies.stages import Entitlement, Situation
 from slurmsched.simulation import PolicyChoice, SimulationError, SimulationResult, parse_policy, run_metrics
 from slurmsched.simulation.engine import simulate
 from slurmsched.simulation.results import finish_time_fairness
 from slurmsched.traces.generators import HOUR
 
 LOADS: Final = (0.6, 0.75, 0.9, 1.05, 1.2, 1.5)
-JOBS, QUICK_JOBS = 200, 20
+JOBS, QUICK_JOBS, MOST_JOBS = 200, 20, 2000
 QUICK_LOAD: Final = 0.9
 
 
@@ -57,31 +59,68 @@ class Candidate:
     row: PolicyRow | None = None
 
 
-def _sized(name: str, sizing: Sizing) -> PolicyRow:
-    """Returns the row of that policy with another sizing."""
+def _changed(name: str, what: str, change: Callable[[Pipeline], Pipeline]) -> PolicyRow:
+    """Returns the row of that policy with another pipeline."""
     row = POLICIES[name]
     return replace(
-        row,
-        summary=f"{row.summary}, sized by {sizing.name}",
-        make=lambda chosen: replace(cast("Pipeline", row.make(chosen)), sizing=sizing),
+        row, summary=f"{row.summary}, {what}", make=lambda chosen: change(cast("Pipeline", row.make(chosen)))
     )
 
 
-def _placed(name: str, node_score: NodeScore) -> PolicyRow:
-    """Returns the row of that policy with another placement."""
-    row = POLICIES[name]
-    return replace(
-        row,
-        summary=f"{row.summary}, placed by {node_score.name}",
-        make=lambda chosen: replace(cast("Pipeline", row.make(chosen)), node_score=node_score),
-    )
+def _without_types(pipeline: Pipeline) -> Pipeline:
+    """Returns the pipeline with a market that knows no rate by GPU type, and so moves no job to another type."""
+    entitle = pipeline.entitle
+    if entitle is None:
+        return pipeline
 
+    def blind(situation: Situation) -> Entitlement:
+        known = situation.knowledge
+        models, tasks, own = (
+            {name: replace(profile, scaling={}) for name, profile in profiles.items()}
+            for profiles in (known.models, known.tasks, known.own)
+        )
+        unknown = replace(known, models=models, tasks=tasks, own=own, by_family={})
+        return entitle(replace(situation, knowledge=unknown))
+
+    return replace(pipeline, entitle=blind)
+
+
+_TYPE_STEPS: Final = (migrate_to_due_type, exchange_types)
+
+_UNIFIED_WITHOUT: Final[Mapping[str, Callable[[Pipeline], Pipeline]]] = {
+    "types": _without_types,
+    "sizes": lambda pipeline: replace(pipeline, sizing=Proportional()),
+    "fragments": lambda pipeline: replace(pipeline, node_score=CONSOLIDATED),
+    "packing": lambda pipeline: replace(pipeline, node_score=FIRST_FIT),
+    "migration": lambda pipeline: replace(
+        pipeline, finish_steps=tuple(step for step in pipeline.finish_steps if step not in _TYPE_STEPS)
+    ),
+}
+"""Parts of `unified` that are left out: rates by GPU type, CPUs and memory by sensitivity, the worth of idle resources
+(consolidation decides), both of that (the first nodes that fit), and moves of running jobs to another type. Tickets are
+left out by `unified/0`."""
 
 VARIANTS: Final[Mapping[str, Candidate]] = {
-    "hadar-tune": Candidate("hadar-tune", PolicyChoice("hadar"), _sized("hadar", Tune())),
-    "unified-worth": Candidate("unified-worth", PolicyChoice("unified"), _placed("unified", LEAST_LOSS)),
+    "hadar-tune": Candidate(
+        "hadar-tune",
+        PolicyChoice("hadar"),
+        _changed("hadar", "sized by tune", lambda pipeline: replace(pipeline, sizing=Tune())),
+    ),
+    "unified-worth": Candidate(
+        "unified-worth",
+        PolicyChoice("unified"),
+        _changed("unified", "placed by worth", lambda pipeline: replace(pipeline, node_score=LEAST_LOSS)),
+    ),
 }
 """Variants by name."""
+
+ABLATIONS: Final[Mapping[str, Candidate]] = {
+    (name := f"unified-no-{part}"): Candidate(
+        name, PolicyChoice("unified"), _changed("unified", f"without {part}", change)
+    )
+    for part, change in _UNIFIED_WITHOUT.items()
+}
+"""`unified` without one of its parts, by name; compared where they are named."""
 
 CANDIDATES: Final = (
     "slurm",
@@ -113,8 +152,8 @@ QUICK_CANDIDATES: Final = ("slurm", "synergy/las", "hadar", "unified")
 
 def candidate_named(text: str) -> Candidate:
     """Returns a variant, or a policy as in `synergy/srtf`. Raises PolicyError for an unknown one."""
-    if text in VARIANTS:
-        return VARIANTS[text]
+    if variant := VARIANTS.get(text) or ABLATIONS.get(text):
+        return variant
     choice = parse_policy(text)
     return Candidate(choice.name, choice)
 
@@ -253,7 +292,7 @@ def selection(setup: ExperimentSetup) -> Selection:
         tuple(_load(text) for text in loads),
         tuple(dict.fromkeys(candidate_named(text).name for text in policies)),
         setup.seeds[:1] if setup.quick else setup.seeds,
-        QUICK_JOBS if setup.quick else JOBS,
+        _jobs(options.get("jobs", "")) or (QUICK_JOBS if setup.quick else JOBS),
     )
 
 
@@ -266,6 +305,13 @@ def _known(names: Sequence[str], known: Sequence[str] | Mapping[str, object], wh
     if unknown := [name for name in names if name not in known]:
         raise ExperimentError(f"there is no {what} '{unknown[0]}'; known are {', '.join(known)}")
     return tuple(dict.fromkeys(names))
+
+
+def _jobs(text: str) -> int:
+    """Returns the number of jobs of a workload, 0 if none is given. Raises ExperimentError."""
+    if text and not (text.isdecimal() and 1 < int(text) <= MOST_JOBS):
+        raise ExperimentError(f"--jobs {text}: expected a number from 2 to {MOST_JOBS}")
+    return int(text or 0)
 
 
 def _load(text: str) -> float:

@@ -109,7 +109,7 @@ def drawn_jobs(count: int, seed: int, _setup: ExperimentSetup) -> Sequence[Trace
     durations = np.exp(random_stream(seed, "durations").uniform(np.log(10 * MINUTE), np.log(_LONGEST), count))
     widths = draw_weighted(_DRAWN_WIDTHS, count, random_stream(seed, "widths"))
     users = draw_weighted(_DRAWN_USERS, count, random_stream(seed, "users"))
-    return _with_models(
+    return with_models(
         [
             TraceJob(str(number), float(arrivals[number]), width, float(durations[number].round(3)), user=user)
             for number, (width, user) in enumerate(zip(widths, users, strict=True))
@@ -182,7 +182,7 @@ def _traced_jobs(runs: Sequence[TracedRun], count: int, seed: int, name: str) ->
         )
         for number, index in enumerate(chosen)
     ]
-    return _with_models(jobs, seed)
+    return with_models(jobs, seed)
 
 
 def _philly_jobs(count: int, seed: int, setup: ExperimentSetup) -> Sequence[TraceJob]:
@@ -200,7 +200,7 @@ def _itp_jobs(count: int, seed: int, setup: ExperimentSetup) -> Sequence[TraceJo
     return _traced_jobs(sorted(runs, key=lambda run: run.submitted), count, seed, "itp")
 
 
-def _with_models(jobs: Sequence[TraceJob], seed: int) -> Sequence[TraceJob]:
+def with_models(jobs: Sequence[TraceJob], seed: int) -> Sequence[TraceJob]:
     """Returns the jobs with one of the three models that each user trains."""
     models = list(_SPEEDUPS_AS)
     of_user = {
@@ -291,7 +291,7 @@ def gpus_of(job: TraceJob) -> float:
     return job.gpus + job.milli_gpu / MILLI_PER_GPU
 
 
-def _relative_rates(job: TraceJob, types: Sequence[str], profiles: Mapping[str, Profile]) -> Sequence[float]:
+def relative_rates(job: TraceJob, types: Sequence[str], profiles: Mapping[str, Profile]) -> Sequence[float]:
     profile = profiles.get(job.model)
     if profile is None:
         return [1.0] * len(types)
@@ -306,7 +306,7 @@ def at_load(
     types = [gpu.type for node in nodes for gpu in node.gpus]
     kinds = list(dict.fromkeys(types))
     work = np.array([gpus_of(job) * job.duration for job in jobs])
-    rates = np.array([_relative_rates(job, kinds, profiles) for job in jobs])
+    rates = np.array([relative_rates(job, kinds, profiles) for job in jobs])
     worth = dict(zip(kinds, (work @ rates / work.sum()).tolist(), strict=True))
     seconds = float(work.sum()) / (load * sum(worth[kind] for kind in types))
     first, last = jobs[0].arrival, jobs[-1].arrival
@@ -316,7 +316,7 @@ def at_load(
     return [replace(job, arrival=round((job.arrival - first) * factor, 3)) for job in jobs]
 
 
-def _submission(job: TraceJob, nodes: Sequence[Node], limit: float, model: str, *, hinted: bool) -> Submission:
+def hinted_submission(job: TraceJob, nodes: Sequence[Node], limit: float, model: str, *, hinted: bool) -> Submission:
     """Returns what the owner submits: `model` is the hint, empty for none; with `hinted` also the duration."""
     hints = {
         "model": model,
@@ -359,19 +359,19 @@ class MixedInputs:
         nodes, profiles = workload.nodes(setup), true_profiles()
         jobs = at_load(workload.draw(self.jobs * workload.times, self.seed, setup), nodes, self.load, profiles)
         types = list(dict.fromkeys(gpu.type for node in nodes for gpu in node.gpus))
-        longest = [job.duration / min(_relative_rates(job, types, profiles)) for job in jobs]
+        longest = [job.duration / min(relative_rates(job, types, profiles)) for job in jobs]
         trace = Trace(self.workload, tuple(jobs), workload.summary)
         perfect = Knowledge(models=profiles, reference=REFERENCE)
         if self.knowledge == "perfect":
             submissions = {
-                job.id: _submission(job, nodes, 1.1 * seconds + 10 * MINUTE, job.model, hinted=True)
+                job.id: hinted_submission(job, nodes, 1.1 * seconds + 10 * MINUTE, job.model, hinted=True)
                 for job, seconds in zip(jobs, longest, strict=True)
             }
             return Scenario(nodes, trace, perfect, submissions=submissions)
         over = random_stream(self.seed, "limits").uniform(LEAST_OVER, MOST_OVER, len(jobs)).tolist()
         told = random_stream(self.seed, "profiles").random(len(jobs)) >= NO_PROFILE
         submissions = {
-            job.id: _submission(job, nodes, seconds * times, job.model if tells else "", hinted=False)
+            job.id: hinted_submission(job, nodes, seconds * times, job.model if tells else "", hinted=False)
             for job, seconds, times, tells in zip(jobs, longest, over, told, strict=True)
         }
         # The simulated cluster numbers jobs in order of arrival, from 1.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import isnan, nan
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from slurmsched.experiments.mixed.benchmark_workloads import (
     misjudged_profiles,
     true_profiles,
 )
+from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import parse_hints
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.pipeline import Pipeline
@@ -53,6 +54,7 @@ from slurmsched.simulation.engine import simulate
 from slurmsched.simulation.submissions import impossible_reason
 from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import load_cluster
+from tests import builders
 
 DATA = os.environ.get("SLURMSCHED_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="SLURMSCHED_DATA names no folder of public data sets")
@@ -276,6 +278,53 @@ def test_a_variant_is_the_row_of_its_policy_with_one_change() -> None:
     assert replace(made, sizing=hadar.sizing, entitle=hadar.entitle) == hadar
 
 
+@pytest.mark.parametrize(
+    ("part", "differs"),
+    [
+        pytest.param("types", {"entitle"}, id="rates by GPU type"),
+        pytest.param("sizes", {"sizing"}, id="CPUs and memory by sensitivity"),
+        pytest.param("fragments", {"node_score"}, id="the worth of idle resources"),
+        pytest.param("packing", {"node_score"}, id="consolidation too"),
+        pytest.param("migration", {"finish_steps"}, id="moves to another type"),
+    ],
+)
+def test_unified_without_a_part_is_unified_in_all_else(part: str, differs: set[str]) -> None:
+    row = candidate_named(f"unified-no-{part}").row
+    assert row is not None
+    made, whole = row.make(Choices(ORDERS["las"](()))), policy("unified")
+    assert isinstance(made, Pipeline)
+    assert isinstance(whole, Pipeline)
+    assert {own.name for own in fields(Pipeline) if getattr(made, own.name) != getattr(whole, own.name)} == differs
+
+
+@pytest.mark.parametrize(
+    ("name", "of_steep"),
+    [
+        pytest.param("unified", "v100", id="whole"),
+        pytest.param("unified-no-types", "k80", id="no type is known better"),
+    ],
+)
+def test_without_types_the_fast_gpu_goes_to_whoever_is_first(name: str, of_steep: str) -> None:
+    """The flat job has less to go, so that it is first."""
+    scaling = {"steep": {"v100": 1.0, "k80": 0.1}, "flat": {"v100": 1.0, "k80": 0.9}}
+    known = Knowledge(
+        {
+            model: Profile(model, "", {}, "by hand", {kind: Scaling((1,), (rate,)) for kind, rate in rates.items()})
+            for model, rates in scaling.items()
+        },
+        reference="v100",
+    )
+    jobs = [
+        builders.job(number, 1, hint=f"model={model},duration={hours}h,ckpt=usr1", submit_time=number)
+        for number, model, hours in ((1, "flat", 2), (2, "steep", 3))
+    ]
+    candidate = candidate_named(name)
+    decider = candidate.row.make(Choices(ORDERS["las"](()))) if candidate.row else policy("unified")
+    nodes = [builders.node("v1", 1), builders.node("k1", 1, "k80")]
+    targets = decider.decide(builders.situation(nodes, jobs, known)).targets
+    assert targets["2"].allocations[0].gpu_type == of_steep
+
+
 def test_every_policy_of_the_table_is_a_candidate() -> None:
     assert {candidate_named(name).choice.system for name in CANDIDATES} == set(POLICIES)
     assert all(candidate_named(name).name == name for name in CANDIDATES)
@@ -323,9 +372,16 @@ def test_what_is_selected_is_run_for_every_seed() -> None:
     }
 
 
+def test_the_number_of_jobs_can_be_chosen() -> None:
+    chosen = selection(ExperimentSetup(None, (1,), options={"workloads": "drawn", "jobs": "80"}))
+    assert {case.inputs.jobs for case in chosen.cases(None)} == {80}
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
+        pytest.param({"jobs": "1"}, "--jobs 1: expected a number from 2 to 2000", id="one job has no load"),
+        pytest.param({"jobs": "many"}, "--jobs many: expected a number", id="jobs are no number"),
         pytest.param({"workloads": "helios"}, "there is no workload 'helios'; known are drawn", id="workload"),
         pytest.param({"knowledge": "none"}, "there is no knowledge 'none'; known are perfect, site", id="knowledge"),
         pytest.param({"loads": "0.9,much"}, "--loads much: expected parts", id="no number"),

@@ -16,7 +16,7 @@ from slurmsched.settings.file import setting_rows
 from slurmsched.template_files import template_names
 
 CHECKOUT = Path(__file__).parents[3]
-WITHOUT_FIGURES = {"synergy-replay", "synergy-unknown", "site-promises", "forecasts", "mixed"}
+WITHOUT_FIGURES = {"synergy-replay", "synergy-unknown", "site-promises", "lies", "forecasts", "mixed"}
 """Experiments that measure no published figure."""
 PAGES = sorted([*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md"), *(CHECKOUT / "docker-slurm").glob("*.md")])
 FENCED = re.compile(r"(?ms)^```.*?^```|`[^`\n]*`")
