@@ -28,6 +28,7 @@ from slurmsched.model import (
     Snapshot,
     Verb,
 )
+from slurmsched.rounds.plan_structure import PlanStructure
 from slurmsched.rounds.progress import (
     FinishedOperation,
     PlanProgress,
@@ -102,9 +103,11 @@ class PlanExecution:
     """When a job whose newcomer did not start was released to return to its place."""
     seen_at: float | None = None
     """When the snapshot was taken, by `now`."""
+    structure: PlanStructure = field(init=False)
     _offset: float = 0.0
 
     def __post_init__(self) -> None:
+        self.structure = PlanStructure(self.plan)
         self._offset = self.clock.now() - self.clock.monotonic()
 
     @property
@@ -123,6 +126,7 @@ class PlanExecution:
             self.checkpointed,
             fresh=not self.stale,
             seen_at=self.seen_at,
+            structure=self.structure,
         )
 
     @property
@@ -224,8 +228,10 @@ class PlanExecution:
 
 DAEMON_STOPS: Final = Block(BlockCause.STOPPING, "the daemon is stopping")
 
-BATCH_SIZE: Final = 100
-"""Most operations per batch: about a second of slurmctld's time; pauses and stops take effect between batches."""
+_SMALL_BATCH: Final = 100
+"""Operations: about a second of slurmctld's time. Pauses and stops take effect between batches."""
+_LARGE_BATCH: Final = 1000
+_JOBS_PER_OPERATION: Final = 25
 
 _BACKOFF_FACTOR: Final = 1.5
 _MAX_INTERVAL: Final = 15.0
@@ -236,6 +242,12 @@ is taken back before it costs others time."""
 
 _GRACE: Final = 60.0
 """Seconds beyond leads and timeouts after which a round ends, whatever it still waits for."""
+
+
+def batch_size(jobs: int) -> int:
+    """Most operations per batch where so many jobs are known. What a batch did is read back at once, for which
+    slurmctld lists all jobs: with tens of thousands of them, small batches would spend the round on that."""
+    return min(max(_SMALL_BATCH, jobs // _JOBS_PER_OPERATION), _LARGE_BATCH)
 
 
 CheckpointedJobs = Callable[[Sequence[Job]], frozenset[JobId]]
@@ -316,7 +328,7 @@ class Applier:
 
     def advance(self, execution: PlanExecution) -> Block | None:
         """Do everything that is ready before the next poll; return why the gate is closed, None while it is open."""
-        while ready := execution.progress.ready()[:BATCH_SIZE]:
+        while ready := execution.progress.ready(batch_size(len(execution.snapshot.jobs))):
             closed = self._closed_reason()
             if closed is not None:
                 return closed
