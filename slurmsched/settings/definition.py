@@ -46,6 +46,13 @@ class ClusterSettings:
             " other accounts"
         },
     )
+    others: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "doc": "settings files of the site's other clusters, which 'synsched status -M' shows too; their databases"
+            " or published documents must be readable here"
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)

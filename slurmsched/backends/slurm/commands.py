@@ -23,6 +23,7 @@ from slurmsched.backends.slurm.errors import (
     error_from_stderr,
     last_message,
 )
+from slurmsched.backends.slurm.rate_limit import RateLimit
 
 _READ_COMMANDS: Final = re.compile(
     r"scontrol (?:-[adovQ] )*(?:show (?:job|node|partition|reservation|config|assoc_mgr)\b|ping\Z|--version\Z)"
@@ -103,6 +104,8 @@ class Commands:
 
     def __init__(self, timeout: float, slurm_conf: str = "", runner: ProcessRunner = run_process) -> None:
         self.calls = CallCounts()
+        self.rate_limit: RateLimit | None = None
+        """Of this user's requests; None for none."""
         self._timeout = timeout
         self._env = command_environment(slurm_conf)
         self._runner = runner
@@ -146,7 +149,7 @@ class Commands:
                 raise UnsafeCommandError(f"not an allowed read line: {line[:80]!r}")
         self.calls.reads += sum(line.startswith("show job") for line in lines)
         stdin = "".join(f"{line}\n" for line in lines)
-        return self._execute(("scontrol", "-a", "-d", "-o"), stdin, self._timeout + _SECONDS_PER_READ * len(lines))
+        return self._execute(("scontrol", "-a", "-d", "-o"), stdin, self._timeout_for(lines, _SECONDS_PER_READ))
 
     def read_with_pyslurm(self, series: str, mebibytes: int) -> CommandResult:
         """The result of `pyslurm_program`, whatever its exit code. `-P` keeps its folder out of the import path.
@@ -185,7 +188,12 @@ class Commands:
                 raise UnsafeCommandError(f"not an allowed change line: {line[:80]!r}")
         self.calls.writes += len(lines)
         stdin = "".join(f"{line}\n" for line in lines)
-        return self._execute(("scontrol",), stdin, self._timeout + _SECONDS_PER_CHANGE * len(lines))
+        return self._execute(("scontrol",), stdin, self._timeout_for(lines, _SECONDS_PER_CHANGE))
+
+    def _timeout_for(self, lines: Sequence[str], each: float) -> float:
+        """Seconds for these lines, at `each` seconds for one, or as many as slurmctld's limit makes scontrol wait."""
+        limited = self.rate_limit.seconds_for(lines) if self.rate_limit else 0.0
+        return self._timeout + max(each * len(lines), limited)
 
     def _execute(self, argv: Sequence[str], stdin: str, timeout: float) -> CommandResult:
         conf = self._env.get("SLURM_CONF", "")
