@@ -57,7 +57,8 @@ def select_clusters(invocation: Invocation, names: Collection[str]) -> ClusterSe
         missing = "".join(f"; {one.file} cannot be read: {one.error}" for one in unread)
         raise click.BadParameter(f"no cluster '{unknown[0]}' here: known are {', '.join(sorted(known))}{missing}")
     chosen = [(one, status) for one, status in read if every or status.cluster in names]
-    return ClusterSelection(*zip(*chosen, strict=True), tuple(unread) if every else ())  # type: ignore[arg-type]
+    invocations = tuple(one for one, _ in chosen)
+    return ClusterSelection(invocations, tuple(status for _, status in chosen), tuple(unread) if every else ())
 
 
 def _others(invocation: Invocation) -> list[Invocation]:

@@ -226,15 +226,15 @@ class PlanExecution:
         self._add([Outcome(operation, Result.UNDONE, detail=reason)])
 
 
-OUT_OF_TIME: Final = Block(BlockCause.OUT_OF_TIME, "the round's time is over: the next one goes on")
+OUT_OF_TIME: Final = Block(BlockCause.OUT_OF_TIME, "the round's time for starts is over: the next one goes on")
 DAEMON_STOPS: Final = Block(BlockCause.STOPPING, "the daemon is stopping")
 
 _SMALL_BATCH: Final = 100
 """Operations: about a second of slurmctld's time. Pauses and stops take effect between batches."""
 _LARGE_BATCH: Final = 1000
 _JOBS_PER_OPERATION: Final = 25
-_LIMITED_SECONDS: Final = 15.0
-"""Seconds that a batch takes where the cluster limits the rate of changes."""
+_BATCH_SECONDS: Final = 15.0
+"""Seconds that a batch takes at most, by the pace of the one before, or of the limit that slurmctld sets."""
 
 _BACKOFF_FACTOR: Final = 1.5
 _MAX_INTERVAL: Final = 15.0
@@ -254,7 +254,15 @@ def batch_size(jobs: int, operation_seconds: float = 0.0) -> int:
     batches would spend the round on that. Where the rate of changes is limited a batch ends soon all the same.
     """
     size = min(max(_SMALL_BATCH, jobs // _JOBS_PER_OPERATION), _LARGE_BATCH)
-    return max(1, min(size, int(_LIMITED_SECONDS / operation_seconds))) if operation_seconds else size
+    return max(1, min(size, int(_BATCH_SECONDS / operation_seconds))) if operation_seconds else size
+
+
+def next_batch_size(done: int, seconds: float, most: int) -> int:
+    """Most operations of the next batch, after one of `done` operations that took so many seconds: as many as take no
+    longer than a batch may, so that a slurmctld that is slow is not sent more at once, and hardly more than twice as
+    many."""
+    in_time = int(_BATCH_SECONDS * done / seconds) if seconds > 0 else most
+    return max(1, min(most, max(2 * done, _SMALL_BATCH), in_time))
 
 
 CheckpointedJobs = Callable[[Sequence[Job]], frozenset[JobId]]
@@ -322,8 +330,7 @@ class Applier:
     def apply_without_waiting(self, round_id: int, plan: Plan, snapshot: Snapshot) -> ApplyResult:
         """Do what the gate allows, without waiting for Slurm to start what is released."""
         execution = self._begin(round_id, plan, snapshot)
-        until = execution.now + 2 * self._rounds.settle_timeout + _GRACE
-        return self.finish(execution, self.advance(execution, until))
+        return self.finish(execution, self.advance(execution))
 
     def _begin(self, round_id: int, plan: Plan, snapshot: Snapshot) -> PlanExecution:
         """Begin with the operations that may not be done recorded as BLOCKED; their dependents are then hopeless."""
@@ -334,20 +341,28 @@ class Applier:
             execution.block([index for index, block in blocks.items() if block == reason], reason)
         return execution
 
-    def advance(self, execution: PlanExecution, until: float) -> Block | None:
-        """Do what is ready before the next poll, until this time by the execution's clock; return why no more is done
-        at all, None if there may be more."""
-        size = batch_size(len(execution.snapshot.jobs), self._backend.operation_seconds)
-        if size < min(_SMALL_BATCH, len(execution.plan.operations)):
+    def advance(self, execution: PlanExecution) -> Block | None:
+        """Do everything that is ready before the next poll; return why the gate is closed, None while it is open.
+
+        Starts that are not begun within `apply_timeout` are left to the next round.
+        """
+        most = batch_size(len(execution.snapshot.jobs), self._backend.operation_seconds)
+        if most < min(_SMALL_BATCH, len(execution.plan.operations)):
             self._log.once(
-                f"slurmctld limits the rate of our requests (rl_enable): {size} changes are sent in"
-                f" {_LIMITED_SECONDS:g} s, and what does not fit into a round is left to the next"
+                f"slurmctld limits the rate of our requests (rl_enable): {most} changes are sent in"
+                f" {_BATCH_SECONDS:g} s, and what does not fit into a round is left to the next"
             )
+        size, first = min(most, _SMALL_BATCH), self._clock.monotonic()
         while ready := execution.progress.ready(size):
-            closed = OUT_OF_TIME if execution.now >= until else self._closed_reason()
+            closed = self._closed_reason()
             if closed is not None:
                 return closed
+            began = self._clock.monotonic()
+            if began - first >= self._rounds.apply_timeout and (late := execution.progress.postponable()):
+                execution.block(late, OUT_OF_TIME)
+                continue
             execution.execute(ready)
+            size = next_batch_size(len(ready), self._clock.monotonic() - began, most)
             self._tick()
         return None
 
@@ -427,7 +442,7 @@ class OpenPlan:
         execution, steps = self.execution, self.execution.step_count
         execution.see(snapshot)
         execution.checkpointed = self.applier.checkpointed(execution)
-        self._closed = self.applier.advance(execution, self._deadline) or self.applier.undo_overdue(execution)
+        self._closed = self.applier.advance(execution) or self.applier.undo_overdue(execution)
         usual = self.rounds.settle_interval
         if execution.step_count > steps:
             self.wait = self._first_wait

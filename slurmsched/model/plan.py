@@ -130,7 +130,7 @@ class BlockCause(StrEnum):
     RELOADED = "reloaded"
     """The settings were read again while the plan was open."""
     OUT_OF_TIME = "out_of_time"
-    """The plan takes longer than a round may: the rest is planned anew."""
+    """The starts take longer than a round may: the rest is planned anew."""
 
 
 @dataclass(frozen=True, slots=True)

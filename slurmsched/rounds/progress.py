@@ -94,6 +94,22 @@ class PlanProgress:
         )
         return tuple(islice(ready, most))
 
+    def postponable(self) -> tuple[int, ...]:
+        """Indices of the operations of starts that wait for no other job and of which nothing was done yet. Whatever
+        was begun is finished: no job is preempted, or its request changed, for a start that is left to a later round.
+        """
+        left = list[int]()
+        for index in self.starts.values():
+            operation = self.plan.operations[index]
+            waits_for = operation.gone or operation.standing or operation.subject in self.requeues
+            if (
+                not waits_for
+                and index not in self.done
+                and self.done.keys().isdisjoint(self._structure.dependencies[index])
+            ):
+                left += (*self._structure.dependencies[index], index)
+        return tuple(sorted(left))
+
     def settled(self) -> bool:
         """Whether nothing is left to do and every job that was started runs or is gone."""
         unfinished = (i for i in range(len(self.plan.operations)) if i not in self.done and not self.is_hopeless(i))

@@ -89,6 +89,14 @@ class RoundSettings:
             "unit": "time",
         },
     )
+    apply_timeout: float = field(
+        default=60.0,
+        metadata={
+            "doc": "time after which a round begins no more starts: those that are left are planned anew at once",
+            "unit": "time",
+            "at_least": 1,
+        },
+    )
     settle_interval: float = field(
         default=2.0,
         metadata={

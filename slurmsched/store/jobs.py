@@ -7,11 +7,14 @@ as other tables' rows are: nothing would release its hold.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from slurmsched.model import (
+    Hints,
     Hold,
     Job,
     JobId,
@@ -24,6 +27,7 @@ from slurmsched.model import (
     Verb,
     decode,
     encode,
+    to_plain,
 )
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.specs import equivalent, held_by_owner, held_by_us, spec_of
@@ -312,13 +316,25 @@ def _job_columns(
         "name": job.name,
         "at": at,
         "state": job.state.value,
-        "original": encode(job.current_request),
+        "original": _encoded_request(job.current_request),
         "nice": job.nice,
         "submitted": job.submit_time,
         "held": waits and (held_by_us(job, _EMPTY_STATE) or _has_array_hold(job, arrays)),
         "unheld": (waits and (job.hold is Hold.NONE or held_by_owner(job))) or job.state in _ACTIVE,
-        "summary": encode(_summary(job)),
+        "summary": json.dumps(_summary(job), sort_keys=True, separators=(",", ":")),
     }
+
+
+@lru_cache(maxsize=4096)
+def _encoded_request(request: Request) -> str:
+    """The request as it is stored; thousands of jobs have the same."""
+    return encode(request)
+
+
+@lru_cache(maxsize=4096)
+def _plain_hints(hints: Hints) -> object:
+    """The hints as they are stored; thousands of jobs have the same."""
+    return to_plain(hints)
 
 
 def _summary(job: Job) -> dict[str, object]:
@@ -334,7 +350,7 @@ def _summary(job: Job) -> dict[str, object]:
         "cpus": job.allocated.cpus or job.original_request.cpus,
         "memory": job.allocated.memory or job.original_request.memory * job.original_request.nodes,
         "nodes": job.nodes,
-        "hints": job.hints,
+        "hints": _plain_hints(job.hints),
         "problems": job.hints.problems,
         "started": job.start_time if job.allocations else None,
         "time_limit": job.time_limit,

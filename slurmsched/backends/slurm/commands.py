@@ -37,8 +37,9 @@ _CHANGE_COMMANDS: Final = re.compile(
     r"|scancel --ctld --signal=(?:USR1|USR2|TERM|INT|HUP) --full \d"
 )
 _CHANGE_LINE: Final = re.compile(r"(?:hold|release|requeuehold Incomplete|update) [A-Za-z0-9_.,:/+=\[\] -]+\Z")
-_SECONDS_PER_CHANGE: Final = 0.05
-"""Seconds added to the timeout for each line of a batch: five times what an update takes on a quiet machine."""
+_SECONDS_PER_CHANGE: Final = 0.25
+"""Seconds added to the timeout for each line of a batch: three times what an update took on 12,500 nodes and a busy
+machine, as a scontrol that is ended half-way leaves it open which of the updates were made."""
 
 _SECONDS_PER_SIGNAL: Final = 4.0
 """Slurm 22.05 sends a signal to a task of an array again every 5 s, with `--ctld` too."""

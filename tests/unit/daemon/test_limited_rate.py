@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.simulated import SimulatedBackend
-from slurmsched.daemon.execution import batch_size
+from slurmsched.daemon.execution import batch_size, next_batch_size
 from slurmsched.daemon.scheduler import schedule_round
-from slurmsched.model import BlockCause, Operation, Outcome, Result
+from slurmsched.model import BlockCause, Operation, Outcome, Result, Verb
 from tests.builders import node
 from tests.unit.daemon.world import World, log_to
 
@@ -28,6 +28,21 @@ from tests.unit.daemon.world import World, log_to
 )
 def test_how_many_operations_are_one_batch(jobs: int, seconds: float, size: int) -> None:
     assert batch_size(jobs, seconds) == size
+
+
+@pytest.mark.parametrize(
+    ("done", "seconds", "size"),
+    [
+        pytest.param(100, 0.0, 200, id="no time at all: twice as many"),
+        pytest.param(100, 1.0, 200, id="a quick one: twice as many"),
+        pytest.param(100, 15.0, 100, id="as long as a batch may take"),
+        pytest.param(100, 60.0, 25, id="four times as long"),
+        pytest.param(600, 1.0, 1_000, id="never more than the most"),
+        pytest.param(1, 100.0, 1, id="one at least"),
+    ],
+)
+def test_a_slow_slurmctld_is_sent_less_at_once(done: int, seconds: float, size: int) -> None:
+    assert next_batch_size(done, seconds, 1_000) == size
 
 
 class Limited(SimulatedBackend):
@@ -60,5 +75,10 @@ def test_a_round_ends_in_time_and_the_next_ones_go_on(tmp_path: Path) -> None:
     assert {outcome.result for outcome in late} == {Result.BLOCKED}
     limit = "slurmctld limits the rate of our requests (rl_enable): 7 changes are sent in 15 s, and what does not fit"
     assert [message for message in said if "rl_enable" in message] == [f"{limit} into a round is left to the next"]
-    world.rounds(3)
+    assert report.retry_at <= world.clock.now(), "at once, not after a period"
+    reshaped = {op.subject for op in report.result.plan.operations if op.verb is Verb.UPDATE} - {
+        outcome.operation.subject for outcome in late
+    }
+    assert all(world.where()[job] for job in reshaped), "what was begun is finished"
+    world.rounds(8)
     assert all(world.where()[job] for job in jobs), "every job runs in the end"
