@@ -33,7 +33,7 @@ from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.specs import equivalent, held_by_owner, held_by_us, spec_of
 from slurmsched.store.database import Database
 from slurmsched.store.journal import JobEvent, JobEventKind
-from slurmsched.store.rows import DatabaseRow, boolean, decoded_value, integer, number, optional_number, text
+from slurmsched.store.rows import DatabaseRow, boolean, integer, number, optional_number, text
 
 
 def repaired_rows(database: Database, condition: str, parameters: Sequence[Any], at: float) -> list[dict[str, Any]]:
@@ -82,7 +82,13 @@ def _state(row: DatabaseRow, column: str) -> JobState:
 
 
 def _request(row: DatabaseRow, column: str) -> Request:
-    return decoded_value(Request, row, column)
+    return _decoded_request(text(row, column))
+
+
+@lru_cache(maxsize=4096)
+def _decoded_request(stored: str) -> Request:
+    """The stored request; thousands of jobs have the same. Raises EncodingError."""
+    return decode(Request, stored)
 
 
 _COLUMN_CHECKS: Final[dict[str, Callable[[DatabaseRow, str], object]]] = {
