@@ -12,7 +12,7 @@ from slurmsched.model import Job, JobId, JobState, Node, NodeAllocation, Promise
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import Gang, gang_of
 from slurmsched.policies.cluster.resources import FreeResources
-from slurmsched.rounds.scope import EligibleNodes
+from slurmsched.rounds.scope import EligibleNodeCache
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class WaitForecast:
         return next((n for n in range(max(0, left.gpus), 0, -1) if node.proportional_share(n).fits_in(left)), 0)
 
     @cached_property
-    def _eligible_nodes(self) -> EligibleNodes:
-        return EligibleNodes(self.snapshot, self.usable)
+    def _eligible_nodes(self) -> EligibleNodeCache:
+        return EligibleNodeCache(self.snapshot, self.usable)
 
     @cached_property
     def _eligibility(self) -> Eligibility:

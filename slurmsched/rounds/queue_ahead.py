@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from slurmsched.model import Decision, Job, RankedJob, Snapshot, Target
-from slurmsched.rounds.scope import EligibleNodes
+from slurmsched.rounds.scope import EligibleNodeCache
 
 
 class QueueAhead:
@@ -19,7 +19,7 @@ class QueueAhead:
 
     def __init__(self, snapshot: Snapshot, decision: Decision, usable: Mapping[str, frozenset[str]]) -> None:
         self._decision = decision
-        self._eligible_nodes = EligibleNodes(snapshot, usable)
+        self._eligible_nodes = EligibleNodeCache(snapshot, usable)
         self._holders: dict[tuple[frozenset[str], str | None], Sequence[int]] = {}
 
     def nearest(self, job: Job, index: int, most: int) -> Iterator[RankedJob]:

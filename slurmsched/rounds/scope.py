@@ -349,7 +349,7 @@ def eligible_nodes(job: Job, snapshot: Snapshot, usable: Mapping[str, frozenset[
     return nodes & named if named and names_all else nodes
 
 
-class EligibleNodes:
+class EligibleNodeCache:
     """The nodes on which each job may start, without those that it excludes: computed once for jobs that ask alike, as
     a set of ten thousand nodes for each of as many jobs takes longer than a round may."""
 

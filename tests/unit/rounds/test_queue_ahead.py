@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurmsched.model import Decision, Job, JobId, NodeState, RankedJob, Request, Reservation, Snapshot, Target
 from slurmsched.rounds.queue_ahead import QueueAhead
-from slurmsched.rounds.scope import EligibleNodes, eligible_nodes, usable_nodes
+from slurmsched.rounds.scope import EligibleNodeCache, eligible_nodes, usable_nodes
 from tests.builders import job, node, share, snapshot
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -54,7 +54,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
 @given(clusters())
 def test_nodes_that_are_told_once_for_jobs_that_ask_alike_are_those_of_each(seen: Snapshot) -> None:
     usable = usable_nodes(seen)
-    eligible = EligibleNodes(seen, usable)
+    eligible = EligibleNodeCache(seen, usable)
     for one in (*seen.jobs, *seen.jobs):
         assert eligible.of(one) == eligible_nodes(one, seen, usable) - one.original_request.excluded
 
