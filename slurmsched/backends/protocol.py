@@ -118,6 +118,11 @@ class Backend(Protocol):
     def remarks(self) -> tuple[str, ...]:
         """Remarks on how the last poll was read, one sentence each; usually none."""
 
+    @property
+    def operation_seconds(self) -> float:
+        """Seconds that an operation takes at least, where the cluster limits the rate of changes; 0 without a limit.
+        Known after the first poll."""
+
     def observe(self) -> Snapshot:
         """Polls the cluster. In the snapshot each job's `original_request` equals its `current_request`; the store
         knows the request from before a round updated it. Raises UnreachableError, BackendError."""

@@ -114,6 +114,8 @@ class RecordedBackend:
         """The scheduler state recorded with the last replayed snapshot, or with the first one before any poll."""
         return self._recordings[max(self.calls.polls, 1) - 1].memory
 
+    operation_seconds = 0.0
+
     def observe(self) -> Snapshot:
         """The next recorded snapshot. Raises BackendError after the last one."""
         if self.calls.polls == len(self._recordings):

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from slurmsched.backends.slurm.hostlist import expand_hostlist
+from slurmsched.cli.clusters import select_clusters
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import check_page_file, console, json_option, print_json, write_page
 from slurmsched.cli.parameters import (
@@ -29,6 +30,7 @@ from slurmsched.daemon.process import step_back
 from slurmsched.model import JobId, JobState, SynschedError
 from slurmsched.report.free import DemandPerGpu, free_capacity, free_view
 from slurmsched.report.queue import SHORT_STATES, JobFilter, format_jobs, jobs_view
+from slurmsched.report.site import SiteStatus, site_jobs_view, site_view
 from slurmsched.report.status import ClusterStatus, filter_status, status_view
 
 if TYPE_CHECKING:
@@ -87,7 +89,9 @@ def _parse_hosts(value: str) -> frozenset[str]:
 @click.option("-A", "--account", "accounts", type=split_names, default="", metavar="LIST", help="Only these accounts.")
 @click.option("-n", "--name", "names", type=split_names, default="", metavar="LIST", help="Only jobs of these names.")
 @click.option("-w", "--nodelist", type=_parse_hosts, default="", metavar="LIST", help="Only jobs on these nodes.")
-@click.option("-M", "--clusters", type=split_names, default="", metavar="LIST", help="This cluster's name, or all.")
+@click.option(
+    "-M", "--clusters", type=split_names, default="", metavar="LIST", help="These clusters of the site, or all."
+)
 @click.option(
     "-o", "--format", "template", metavar="FORMAT", help="Print jobs as squeue's FORMAT, such as '%i %T %M %r'."
 )
@@ -105,7 +109,7 @@ def _parse_hosts(value: str) -> frozenset[str]:
     metavar="[SECONDS]",
     help="Repeat every SECONDS until Ctrl-C. Default: 5.",
 )
-@json_option("report.status:ClusterStatus", "report.shares:TicketShares")
+@json_option("report.status:ClusterStatus", "report.shares:TicketShares", "report.site:SiteStatus")
 @click.pass_obj
 def status(
     invocation: Invocation,
@@ -141,6 +145,7 @@ def status(
       synsched status -t PD -o '%i %u %r'
       synsched status --watch
       synsched status --shares
+      synsched status -M all
     """
     invocation.tolerate_mistakes()
 
@@ -156,23 +161,20 @@ def status(
     )
     limit = (_MOST_ON_TERMINAL if console().is_terminal else 0) if limit is None else limit
 
-    def filtered() -> ClusterStatus:
-        whole = invocation.status()
-        if unknown := [name for name in clusters if name not in ("all", whole.cluster)]:
-            raise click.BadParameter(f"no cluster '{unknown[0]}' here: this is {whole.cluster or 'one without a name'}")
-        return filter_status(whole, chosen)
+    only = _one_cluster(invocation, clusters, by_tickets=by_tickets)
 
-    def current() -> ClusterStatus | TicketShares:
-        return _ticket_shares(invocation, users) if by_tickets else filtered()
+    def filtered() -> ClusterStatus | SiteStatus:
+        if only is None:
+            return select_clusters(invocation, clusters).site(invocation.now(), chosen)
+        return filter_status(only.status(), chosen)
+
+    def current() -> ClusterStatus | TicketShares | SiteStatus:
+        return _ticket_shares(only, users) if by_tickets and only is not None else filtered()
 
     def view() -> RenderableType:
-        if by_tickets:
-            return _ticket_shares_view(invocation, users)
-        shown = filtered()
-        listed = shown.jobs[:limit] if limit else shown.jobs
-        if template is not None:
-            return Text("\n".join(format_jobs(listed, shown.at, template, headings=not noheader)))
-        return jobs_view(listed, shown.at, headings=False) if noheader else status_view(shown, every_node, limit)
+        if by_tickets and only is not None:
+            return _ticket_shares_view(only, users)
+        return _filtered_view(filtered(), template, limit, headings=not noheader, every_node=every_node)
 
     if as_json:
         print_json(current())
@@ -180,6 +182,27 @@ def status(
         console().print(view())
     else:
         _watch(invocation, view, watch)
+
+
+def _one_cluster(invocation: Invocation, names: tuple[str, ...], *, by_tickets: bool) -> Invocation | None:
+    """Returns the cluster to show, None for several. Raises BadParameter, UsageError."""
+    only = select_clusters(invocation, names).only if names else invocation
+    if by_tickets and only is None:
+        raise click.UsageError("--shares shows one cluster: name it with -M")
+    return only
+
+
+def _filtered_view(
+    shown: ClusterStatus | SiteStatus, template: str | None, limit: int, *, headings: bool, every_node: bool
+) -> RenderableType:
+    """The status of one cluster or of several, or only the jobs: in squeue's FORMAT, or without headings."""
+    if isinstance(shown, SiteStatus):
+        only_jobs = template is not None or not headings
+        return site_jobs_view(shown, template, limit, headings=headings) if only_jobs else site_view(shown, limit)
+    listed = shown.jobs[:limit] if limit else shown.jobs
+    if template is not None:
+        return Text("\n".join(format_jobs(listed, shown.at, template, headings=headings)))
+    return status_view(shown, every_node, limit) if headings else jobs_view(listed, shown.at, headings=False)
 
 
 def _ticket_shares(invocation: Invocation, users: tuple[str, ...]) -> TicketShares:

@@ -28,6 +28,7 @@ from slurmsched.model import (
     Snapshot,
     Verb,
 )
+from slurmsched.rounds.plan_structure import PlanStructure
 from slurmsched.rounds.progress import (
     FinishedOperation,
     PlanProgress,
@@ -102,9 +103,11 @@ class PlanExecution:
     """When a job whose newcomer did not start was released to return to its place."""
     seen_at: float | None = None
     """When the snapshot was taken, by `now`."""
+    structure: PlanStructure = field(init=False)
     _offset: float = 0.0
 
     def __post_init__(self) -> None:
+        self.structure = PlanStructure(self.plan)
         self._offset = self.clock.now() - self.clock.monotonic()
 
     @property
@@ -123,6 +126,7 @@ class PlanExecution:
             self.checkpointed,
             fresh=not self.stale,
             seen_at=self.seen_at,
+            structure=self.structure,
         )
 
     @property
@@ -222,10 +226,15 @@ class PlanExecution:
         self._add([Outcome(operation, Result.UNDONE, detail=reason)])
 
 
+OUT_OF_TIME: Final = Block(BlockCause.OUT_OF_TIME, "the round's time for starts is over: the next one goes on")
 DAEMON_STOPS: Final = Block(BlockCause.STOPPING, "the daemon is stopping")
 
-BATCH_SIZE: Final = 100
-"""Most operations per batch: about a second of slurmctld's time; pauses and stops take effect between batches."""
+_SMALL_BATCH: Final = 100
+"""Operations: about a second of slurmctld's time. Pauses and stops take effect between batches."""
+_LARGE_BATCH: Final = 1000
+_JOBS_PER_OPERATION: Final = 25
+_BATCH_SECONDS: Final = 15.0
+"""Seconds that a batch takes at most, by the pace of the one before, or of the limit that slurmctld sets."""
 
 _BACKOFF_FACTOR: Final = 1.5
 _MAX_INTERVAL: Final = 15.0
@@ -236,6 +245,24 @@ is taken back before it costs others time."""
 
 _GRACE: Final = 60.0
 """Seconds beyond leads and timeouts after which a round ends, whatever it still waits for."""
+
+
+def batch_size(jobs: int, operation_seconds: float = 0.0) -> int:
+    """Most operations per batch where so many jobs are known and each operation takes so many seconds at least.
+
+    What a batch did is read back at once, for which slurmctld lists all jobs: with tens of thousands of them, small
+    batches would spend the round on that. Where the rate of changes is limited a batch ends soon all the same.
+    """
+    size = min(max(_SMALL_BATCH, jobs // _JOBS_PER_OPERATION), _LARGE_BATCH)
+    return max(1, min(size, int(_BATCH_SECONDS / operation_seconds))) if operation_seconds else size
+
+
+def next_batch_size(done: int, seconds: float, most: int) -> int:
+    """Most operations of the next batch, after one of `done` operations that took so many seconds: as many as take no
+    longer than a batch may, so that a slurmctld that is slow is not sent more at once, and hardly more than twice as
+    many."""
+    in_time = int(_BATCH_SECONDS * done / seconds) if seconds > 0 else most
+    return max(1, min(most, max(2 * done, _SMALL_BATCH), in_time))
 
 
 CheckpointedJobs = Callable[[Sequence[Job]], frozenset[JobId]]
@@ -315,12 +342,27 @@ class Applier:
         return execution
 
     def advance(self, execution: PlanExecution) -> Block | None:
-        """Do everything that is ready before the next poll; return why the gate is closed, None while it is open."""
-        while ready := execution.progress.ready()[:BATCH_SIZE]:
+        """Do everything that is ready before the next poll; return why the gate is closed, None while it is open.
+
+        Starts that are not begun within `apply_timeout` are left to the next round.
+        """
+        most = batch_size(len(execution.snapshot.jobs), self._backend.operation_seconds)
+        if most < min(_SMALL_BATCH, len(execution.plan.operations)):
+            self._log.once(
+                f"slurmctld limits the rate of our requests (rl_enable): {most} changes are sent in"
+                f" {_BATCH_SECONDS:g} s, and what does not fit into a round is left to the next"
+            )
+        size, first = min(most, _SMALL_BATCH), self._clock.monotonic()
+        while ready := execution.progress.ready(size):
             closed = self._closed_reason()
             if closed is not None:
                 return closed
+            began = self._clock.monotonic()
+            if began - first >= self._rounds.apply_timeout and (late := execution.progress.postponable()):
+                execution.block(late, OUT_OF_TIME)
+                continue
             execution.execute(ready)
+            size = next_batch_size(len(ready), self._clock.monotonic() - began, most)
             self._tick()
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -35,6 +35,7 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.model import (
     MILLI_PER_GPU,
     AccountedRun,
+    BlockCause,
     Decision,
     IdleGpus,
     Job,
@@ -117,7 +118,7 @@ class RoundReport:
     snapshot: Snapshot
     tally: RoundStatistics
     retry_at: float = inf
-    """When the first refused start is due again, or a full round before the clock brings one, in unix seconds."""
+    """When the first refused start is due again, or a round before the clock brings one, in unix seconds."""
 
 
 def schedule_round(
@@ -236,7 +237,7 @@ class _Round:
             (*returned, *applied.outcomes),
             applied.snapshot,
             tally,
-            min((*seen.state.retry_at.values(), result.decision.full_round_at), default=inf),
+            min((*seen.state.retry_at.values(), result.decision.full_round_at, *_left_over(applied)), default=inf),
         )
 
     def _observe(self) -> tuple[_Observation, tuple[Outcome, ...]]:
@@ -443,6 +444,12 @@ _MOST_HALVINGS: Final = 4
 """Failures in a row after each of which half as many runs are asked for: perhaps it was too much."""
 _MOST_ORIGINS: Final = 50
 """Jobs whose scripts are read in one round at most, at 8 ms each."""
+
+
+def _left_over(applied: ApplyResult) -> Iterator[float]:
+    """When the last poll was, if the time did not suffice for all starts: the next round is due at once."""
+    if any(outcome.cause is BlockCause.OUT_OF_TIME for outcome in applied.outcomes):
+        yield applied.snapshot.time
 
 
 def _tally(seen: _Observation, before: CallCounts, after: CallCounts) -> RoundStatistics:

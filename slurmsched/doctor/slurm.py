@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from slurmsched.backends.protocol import BackendError, Identity, Privilege
+from slurmsched.backends.slurm.rate_limit import parse_rate_limit
 from slurmsched.doctor.finding import Finding, advice, ok, problem
 from slurmsched.model import Snapshot
 from slurmsched.model.reasons import pluralise
@@ -324,8 +325,14 @@ def _requeue(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
 
 
 def _limits(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
-    if "rl_enable" in configuration.get("SlurmctldParameters", ""):
-        yield advice(_TOPIC, "rl_enable limits the rate of our updates", "keep rounds.period at 5m or longer")
+    limit = parse_rate_limit(configuration.get("SlurmctldParameters", ""))
+    if limit is not None:
+        took = duration(100 * limit.operation_seconds)
+        yield advice(
+            _TOPIC,
+            f"rl_enable lets a user send {limit.text}: 100 changes take {took}, unless synsched runs as SlurmUser",
+            "raise rl_refill_rate, or keep rounds.period at 5m or longer",
+        )
 
 
 _EARLY_ROUND: Final = 10.0

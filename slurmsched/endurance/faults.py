@@ -196,6 +196,7 @@ class FaultyBackend:
     _waited: float = 0.0
     name: str = "simulated"
     remarks: tuple[str, ...] = ()
+    operation_seconds: float = 0.0
 
     @property
     def calls(self) -> CallCounts:

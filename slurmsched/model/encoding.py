@@ -95,7 +95,8 @@ def to_plain(value: object) -> Any:
 
 def encode(value: object) -> str:
     """Returns the value as one line of JSON."""
-    return json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"))
+    plain = _converter.unstructure(value)
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), default=_with_sorted_sets)
 
 
 def decode(target_type: type[T], text: str | bytes) -> T:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 
@@ -120,6 +121,7 @@ def is_hint_word(word: str) -> bool:
     return lower(word[: len(HINT_PREFIX)]) == HINT_PREFIX
 
 
+@lru_cache(maxsize=4096)
 def parse_hints(comment: str) -> Hints:
     """Returns the hints in a job's comment. Never raises: each mistake is one short sentence in `problems`."""
     words = comment.split()

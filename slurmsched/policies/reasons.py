@@ -15,16 +15,15 @@ from slurmsched.model import (
     Job,
     JobId,
     NodeAllocation,
-    NodeState,
     Reason,
     ReasonCode,
     Request,
-    Reservation,
     Resources,
     Snapshot,
     Target,
 )
 from slurmsched.model.reasons import format_percent, pluralise, shorter_limit, time_of_day
+from slurmsched.policies.closed import ClosedNodes
 from slurmsched.policies.cluster.demand import DemandCache, DemandClasses, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility, closed_nodes, parse_constraint
 from slurmsched.policies.cluster.gang import Gang, leaves_node_count, why_single_type
@@ -333,28 +332,6 @@ def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, 
     return (Reason(ReasonCode.AS_REQUESTED if asked else ReasonCode.PROPORTIONAL, {"cpus": has}),)
 
 
-def closed_reason(job: Job, demand: ResourceDemand, snapshot: Snapshot) -> Reason | None:
-    """Return that nodes are reserved or out of service, if a job that fits the empty cluster may start on no node now
-    or names a node that is."""
-    request, known = job.original_request, snapshot.nodes_by_name
-    names, out = sorted(request.pinned), list[str]()
-    if not demand.single_node:
-        reserving = sorted(r.name for r in Reservation.active(snapshot.reservations, snapshot.time))
-        closed = closed_nodes(job, snapshot, snapshot.time)
-        coming = sorted(
-            (r.start, r.name) for r in snapshot.reservations if r.start > snapshot.time and r.nodes & closed
-        )
-        reserving += [f"{name} from {time_of_day(start, snapshot.time)}" for start, name in coming]
-        if reserving:
-            return Reason(ReasonCode.RESERVED, {"reservation": ", ".join(reserving)})
-        names = names or sorted(node.name for node in snapshot.nodes if not node.partitions.isdisjoint(job.partitions))
-    for node in (known[name] for name in names if name in known):
-        if node.state is not NodeState.UP and request.gpu_type in (None, *node.gpu_types):
-            out.append(f"{node.name} is {node.state.value}")
-    more = f" and {len(out) - _MOST_NAMED} more" if len(out) > _MOST_NAMED else ""
-    return Reason(ReasonCode.NODES_CLOSED, {"nodes": ", ".join(out[:_MOST_NAMED]) + more}) if out else None
-
-
 class _ComingReservations:
     """Tells which waiting jobs would start now if no reservation began before they would end."""
 
@@ -410,8 +387,8 @@ def _waiting_reason(session: Session, job: Job, order_name: str, shortage: _Shor
     if what := never.unmet_demand(job):
         return Reason(ReasonCode.NEVER_FITS, {"what": what})
     demand = session.demands.of(job)
-    if closed := closed_reason(job, demand, session.situation.snapshot):
-        return closed
+    if out := shortage.closed_nodes.reason(job, demand):
+        return out
     if demand.gang.shards:
         return Reason(ReasonCode.NO_SHARDS, {"shards": demand.gang.shards})
     if not job.original_request.gpus:
@@ -424,6 +401,7 @@ class _Shortage:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.closed_nodes = ClosedNodes(session.situation.snapshot)
         self._beside = dict[ResourceDemand, str]()
         self._holding, self._on_pools = dict[ResourceDemand, tuple[Ints, int]](), dict[bytes, tuple[Ints, int]]()
         held = session.allocations()

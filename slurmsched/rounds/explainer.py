@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Final
 
 from slurmsched.model import (
@@ -24,7 +23,7 @@ from slurmsched.model import (
 from slurmsched.model.reasons import format_duration, pluralise, time_of_day
 from slurmsched.rounds.partitions import jobs_left_to_slurm
 from slurmsched.rounds.round import RoundResult
-from slurmsched.rounds.scope import eligible_nodes, ineligible_reason, partition_totals, unmanaged_reason
+from slurmsched.rounds.scope import ineligible_reason, partition_totals, unmanaged_reason
 from slurmsched.settings.definition import Settings
 
 _MAX_NAMED: Final = 3
@@ -57,10 +56,10 @@ def explain(result: RoundResult, job_id: JobId) -> Explanation:
     job = result.snapshot.jobs_by_id.get(job_id)
     if job is None:
         raise UnknownJobError(f"job {job_id} is not in the queue: 'synsched history {job_id}' shows what became of it")
-    ahead, waits = tuple(_ahead(result, job_id)), job.state is JobState.PENDING
+    ahead = tuple(_ahead(result, job_id)) if job.state is JobState.PENDING else ()
     return replace(
         Explanation.of_reason(job_id, reason_of(result, job)),
-        ordered_behind=ahead if waits else (),
+        ordered_behind=ahead,
         what_would_change=tuple(_changes(result, job)),
         facts=dict(_facts(result, job)),
     )
@@ -128,23 +127,10 @@ def _target_reason(result: RoundResult, job: Job, target: Target) -> Reason:
 
 def _ahead(result: RoundResult, job_id: JobId) -> Iterator[str]:
     """Describe the nearest jobs ahead of it in the order that have, or get, resources that it could use."""
-    order = result.decision.order
-    before = (order[index] for index in range(result.ranks.get(job_id, 1) - 2, -1, -1))
-    waits = result.snapshot.jobs_by_id[job_id]
-    nodes = eligible_nodes(waits, result.snapshot, result.situation.open_nodes) - waits.original_request.excluded
-    holders = (ranked for ranked in before if _holds(result.decision.targets.get(ranked.job), nodes, waits))
-    for ranked in islice(holders, _MAX_NAMED):
+    waits, index = result.snapshot.jobs_by_id[job_id], result.ranks.get(job_id, 1) - 1
+    for ranked in result.queue_ahead.nearest(waits, index, _MAX_NAMED):
         job = result.snapshot.jobs_by_id[ranked.job]
         yield f"job {job.id} of {job.user}, {pluralise(job.gpus, 'GPU')}: {ranked.key}"
-
-
-def _holds(target: Target | None, nodes: frozenset[str], waiting: Job) -> bool:
-    """Whether a job with this target has something on these nodes that the waiting job could use."""
-    wanted = waiting.original_request.gpu_type
-    return target is not None and any(
-        allocation.node in nodes and (not wanted or allocation.gpu_type in ("", wanted))
-        for allocation in target.allocations
-    )
 
 
 def _changes(result: RoundResult, job: Job) -> Iterator[str]:

@@ -22,7 +22,7 @@ from slurmsched.model import (
     Target,
 )
 from slurmsched.policies.stages import Situation
-from slurmsched.rounds.scope import eligible_nodes
+from slurmsched.rounds.scope import EligibleNodeCache
 from slurmsched.rounds.specs import pinned_spec
 
 Amounts = Counter[str]
@@ -233,6 +233,7 @@ class _FeasibilityPass:
         self._situation, self._decision, self._moves = situation, decision, moves
         ranks = _ranks(decision)
         self._resources = PlannedResources(situation.snapshot)
+        self._eligible_nodes = EligibleNodeCache(situation.snapshot, situation.open_nodes)
         self._requeued: dict[JobId, None] = {}
         self._deferred: dict[JobId, Reason] = {}
         self._movable = frozenset(job.id for job in jobs.values() if self._may_be_requeued(job))
@@ -271,7 +272,7 @@ class _FeasibilityPass:
                 job.id, Reason(ReasonCode.NO_ROOM, {"gpus": start.spec.gpus})
             )
             return False
-        if not set(start.spec.nodes) <= eligible_nodes(job, situation.snapshot, situation.open_nodes):
+        if not self._eligible_nodes.of(job).issuperset(start.spec.nodes):
             self._deferred[job.id] = Reason(ReasonCode.NO_ROOM, {"gpus": start.spec.gpus})
             return False
         return True

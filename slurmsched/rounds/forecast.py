@@ -12,7 +12,7 @@ from slurmsched.model import Job, JobId, JobState, Node, NodeAllocation, Promise
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import Gang, gang_of
 from slurmsched.policies.cluster.resources import FreeResources
-from slurmsched.rounds.scope import eligible_nodes
+from slurmsched.rounds.scope import EligibleNodeCache
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,7 @@ class WaitForecast:
         return gang_of(job.original_request, None, memory_tunable=False, node_gpus=node_gpus)
 
     def _key(self, job: Job) -> _ForecastKey:
-        return _ForecastKey(
-            job.original_request, eligible_nodes(job, self.snapshot, self.usable) - job.original_request.excluded
-        )
+        return _ForecastKey(job.original_request, self._eligible_nodes.of(job))
 
     def _available(self, node: Node, job: Job) -> Resources:
         """What is free on the node for this job after the planned starts, counting only GPUs of a type it can use."""
@@ -90,6 +88,10 @@ class WaitForecast:
     def _max_gpus_on(self, node: Node, job: Job) -> int:
         left = self._available(node, job)
         return next((n for n in range(max(0, left.gpus), 0, -1) if node.proportional_share(n).fits_in(left)), 0)
+
+    @cached_property
+    def _eligible_nodes(self) -> EligibleNodeCache:
+        return EligibleNodeCache(self.snapshot, self.usable)
 
     @cached_property
     def _eligibility(self) -> Eligibility:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Final
 
 from slurmsched.model import (
@@ -33,6 +34,7 @@ from slurmsched.model import (
     Verb,
 )
 from slurmsched.rounds.feasibility import PlannedResources
+from slurmsched.rounds.plan_structure import PlanStructure
 from slurmsched.rounds.refusals import LIMIT_REASONS
 from slurmsched.rounds.specs import equivalent, spec_of
 
@@ -79,15 +81,34 @@ class PlanProgress:
     """Whether nothing was executed since the snapshot was taken, so that it shows what became of earlier operations."""
     seen_at: float | None = None
     """When the snapshot was taken, by the clock of `now`; None if that is now."""
+    structure: PlanStructure | None = None
+    """That of the plan, where it is known already."""
 
-    def ready(self) -> tuple[int, ...]:
-        """Indices of the operations that may be executed now, as one batch, in order. An update that Slurm took back is
-        among them again."""
-        return tuple(
+    def ready(self, most: int | None = None) -> tuple[int, ...]:
+        """Indices of the operations that may be executed now, as one batch, in order, the first `most` of them. An
+        update that Slurm took back is among them again."""
+        ready = (
             index
             for index in range(len(self.plan.operations))
             if index in self._lost_updates or (index not in self.done and self._is_ready(index))
         )
+        return tuple(islice(ready, most))
+
+    def postponable(self) -> tuple[int, ...]:
+        """Indices of the operations of starts that wait for no other job and of which nothing was done yet. Whatever
+        was begun is finished: no job is preempted, or its request changed, for a start that is left to a later round.
+        """
+        left = list[int]()
+        for index in self.starts.values():
+            operation = self.plan.operations[index]
+            waits_for = operation.gone or operation.standing or operation.subject in self.requeues
+            if (
+                not waits_for
+                and index not in self.done
+                and self.done.keys().isdisjoint(self._structure.dependencies[index])
+            ):
+                left += (*self._structure.dependencies[index], index)
+        return tuple(sorted(left))
 
     def settled(self) -> bool:
         """Whether nothing is left to do and every job that was started runs or is gone."""
@@ -99,7 +120,7 @@ class PlanProgress:
         operation = self.plan.operations[index]
         if not operation.permitted:
             return True
-        if not self._gives_back(index) and any(self._blocks_dependents(i) for i in self._dependencies[index]):
+        if not self._gives_back(index) and any(self._blocks_dependents(i) for i in self._structure.dependencies[index]):
             return True
         if operation.verb is Verb.NOTIFY and operation.subject not in self.requeues:
             return not self._runs(operation.subject)  # it is requeued in a later round
@@ -118,7 +139,7 @@ class PlanProgress:
         if job_id in self._in_question:
             return False
         self._in_question.add(job_id)
-        serves = any(self._still_wanted(index) for index in self._beneficiaries.get(job_id, ()))
+        serves = any(self._still_wanted(index) for index in self._structure.beneficiaries.get(job_id, ()))
         self._in_question.remove(job_id)
         return serves
 
@@ -126,15 +147,19 @@ class PlanProgress:
     def _in_question(self) -> set[JobId]:
         return set()
 
-    @cached_property
-    def starts(self) -> dict[JobId, int]:
+    @property
+    def starts(self) -> Mapping[JobId, int]:
         """The index of each job's RELEASE."""
-        return {op.subject: i for i, op in enumerate(self.plan.operations) if op.verb is Verb.RELEASE}
+        return self._structure.starts
 
-    @cached_property
-    def requeues(self) -> dict[JobId, int]:
+    @property
+    def requeues(self) -> Mapping[JobId, int]:
         """The index of each job's REQUEUE."""
-        return {op.subject: i for i, op in enumerate(self.plan.operations) if op.verb is Verb.REQUEUE}
+        return self._structure.requeues
+
+    def operations_of(self, subject: str) -> tuple[Operation, ...]:
+        """The operations on this subject, in order."""
+        return self._structure.by_subject.get(subject, ())
 
     def succeeded(self, index: int) -> bool:
         return index in self.done and self.done[index].result is Result.DONE
@@ -166,7 +191,7 @@ class PlanProgress:
         did = self.done.__contains__ if self._gives_back(index) else self.succeeded
         return (
             not self.is_hopeless(index)
-            and all(did(i) and i not in self._lost_updates for i in self._dependencies[index])
+            and all(did(i) and i not in self._lost_updates for i in self._structure.dependencies[index])
             and all(self.has_left(job) for job in operation.gone)
             and all(self._stands(job) for job in operation.standing)
             and self._lead_is_over(index)
@@ -203,7 +228,7 @@ class PlanProgress:
     def _lead_is_over(self, index: int) -> bool:
         if self.plan.operations[index].subject in self.saved:
             return True
-        notified = (i for i in self._dependencies[index] if self.plan.operations[i].verb is Verb.NOTIFY)
+        notified = (i for i in self._structure.dependencies[index] if self.plan.operations[i].verb is Verb.NOTIFY)
         return all(self.done[i].at + self.plan.operations[index].lead <= self.now for i in notified)
 
     def _went_wrong(self, index: int) -> bool:
@@ -223,7 +248,7 @@ class PlanProgress:
             return index is None or not self.succeeded(index)
         if index is None or not self._runs(job_id) or self.has_left(job_id):
             return False
-        return self._went_wrong(index) or any(self._went_wrong(i) for i in self._dependencies[index])
+        return self._went_wrong(index) or any(self._went_wrong(i) for i in self._structure.dependencies[index])
 
     def _still_wanted(self, index: int) -> bool:
         """Whether this start can still happen: its job is pending or moves, its nodes are up, its victims can leave."""
@@ -233,14 +258,14 @@ class PlanProgress:
             return self._is_set_aside(operation.subject)  # it is released by its id alone
         if job is None or not (job.state is JobState.PENDING or job.id in operation.gone):
             return False
-        if not self._gives_back(index) and any(self._went_wrong(i) for i in self._dependencies[index]):
+        if not self._gives_back(index) and any(self._went_wrong(i) for i in self._structure.dependencies[index]):
             return False
         if any(self._could_not_be_requeued(other) for other in operation.gone):
             return False
         restarts = (self.starts[other] for other in operation.standing if self._job(other) is not None)
         if any(self._blocks_dependents(restart) for restart in restarts):
             return False
-        nodes = (self.snapshot.nodes_by_name.get(name) for name in self._nodes_of[job.id])
+        nodes = (self.snapshot.nodes_by_name.get(name) for name in self._structure.nodes_of[job.id])
         return all(node is not None and node.state is NodeState.UP for node in nodes)
 
     def _is_set_aside(self, job_id: JobId) -> bool:
@@ -256,31 +281,8 @@ class PlanProgress:
         return None if job is None or job.state is JobState.FINISHED else job
 
     @cached_property
-    def _dependencies(self) -> tuple[tuple[int, ...], ...]:
-        """For each operation the indices of the earlier ones of its subject."""
-        by_subject: dict[str, list[int]] = {}
-        before = []
-        for index, operation in enumerate(self.plan.operations):
-            earlier = by_subject.setdefault(operation.subject, [])
-            before.append(tuple(earlier))
-            earlier.append(index)
-        return tuple(before)
-
-    @cached_property
-    def _beneficiaries(self) -> dict[JobId, tuple[int, ...]]:
-        """For each preempted job the indices of the starts that need it gone."""
-        starts: dict[JobId, tuple[int, ...]] = dict.fromkeys(self.requeues, ())
-        for index in self.starts.values():
-            for job in self.plan.operations[index].gone:
-                starts[job] = (*starts.get(job, ()), index)
-        return starts
-
-    @cached_property
-    def _nodes_of(self) -> dict[JobId, tuple[str, ...]]:
-        """The nodes to which this plan pins each started job; empty if it does not."""
-        nodes: dict[JobId, tuple[str, ...]] = dict.fromkeys(self.starts, ())
-        nodes.update((op.subject, _pin(op)) for op in self.plan.operations if op.verb is Verb.UPDATE)
-        return nodes
+    def _structure(self) -> PlanStructure:
+        return self.structure or PlanStructure(self.plan)
 
 
 def ready_operations(
@@ -293,10 +295,6 @@ def ready_operations(
 def is_settled(plan: Plan, done: Mapping[int, FinishedOperation], snapshot: Snapshot, now: float) -> bool:
     """Whether every operation is done or hopeless, and every job that was started runs or is gone."""
     return PlanProgress(plan, done, snapshot, now).settled()
-
-
-def _pin(operation: Operation) -> tuple[str, ...]:
-    return operation.after.nodes if isinstance(operation.after, JobSpec) else ()
 
 
 def open_starts(progress: PlanProgress) -> dict[JobId, OpenStart]:
@@ -319,6 +317,8 @@ def undo_overdue_starts(progress: PlanProgress, timeout: float) -> Plan:
     it ran, if those resources are still free. The plan is empty if no start is overdue.
     """
     overdue = overdue_starts(progress, timeout)
+    if not overdue:
+        return Plan(())
     returns = tuple(_restart_victims(progress, overdue))
     returning = {operation.subject for operation in returns}
     held = [operation for index in overdue for operation in _hold_again(progress, index, returning)]
@@ -447,7 +447,7 @@ def _with_shards(spec: JobSpec | None, job: Job | None) -> tuple[NodeAllocation,
 
 
 def _operations_of(progress: PlanProgress, subject: str, verb: Verb) -> Iterator[Operation]:
-    return (op for op in progress.plan.operations if op.subject == subject and op.verb is verb)
+    return (op for op in progress.operations_of(subject) if op.verb is verb)
 
 
 def _allocations_of(spec: JobSpec | None) -> tuple[NodeAllocation, ...]:

@@ -39,6 +39,7 @@ from slurmsched.rounds.guards import (
 )
 from slurmsched.rounds.partitions import jobs_left_to_slurm, within_time_limits
 from slurmsched.rounds.planner import ConfigFragment, Permissions, make_plan
+from slurmsched.rounds.queue_ahead import QueueAhead
 from slurmsched.rounds.specs import with_original_requests
 from slurmsched.rounds.starting import freeing_nodes, leaving_jobs, promise_starts, starting_jobs, unattributed_usage
 from slurmsched.settings.definition import Settings
@@ -64,6 +65,11 @@ class RoundResult:
     def ranks(self) -> dict[JobId, int]:
         """The rank of each job in the order, from 1."""
         return {ranked.job: rank for rank, ranked in enumerate(self.decision.order, 1)}
+
+    @cached_property
+    def queue_ahead(self) -> QueueAhead:
+        """Finds the jobs ahead of each job in the order."""
+        return QueueAhead(self.snapshot, self.decision, self.situation.open_nodes)
 
     @cached_property
     def starts(self) -> dict[JobId, Operation]:

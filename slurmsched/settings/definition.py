@@ -46,6 +46,13 @@ class ClusterSettings:
             " other accounts"
         },
     )
+    others: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "doc": "settings files of the site's other clusters, which 'synsched status -M' shows too; their databases"
+            " or published documents must be readable here"
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,14 @@ class RoundSettings:
                 " start jobs on free resources; 0 for none"
             ),
             "unit": "time",
+        },
+    )
+    apply_timeout: float = field(
+        default=60.0,
+        metadata={
+            "doc": "time after which a round begins no more starts: those that are left are planned anew at once",
+            "unit": "time",
+            "at_least": 1,
         },
     )
     settle_interval: float = field(

@@ -7,11 +7,14 @@ as other tables' rows are: nothing would release its hold.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from slurmsched.model import (
+    Hints,
     Hold,
     Job,
     JobId,
@@ -24,12 +27,13 @@ from slurmsched.model import (
     Verb,
     decode,
     encode,
+    to_plain,
 )
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.specs import equivalent, held_by_owner, held_by_us, spec_of
 from slurmsched.store.database import Database
 from slurmsched.store.journal import JobEvent, JobEventKind
-from slurmsched.store.rows import DatabaseRow, boolean, decoded_value, integer, number, optional_number, text
+from slurmsched.store.rows import DatabaseRow, boolean, integer, number, optional_number, text
 
 
 def repaired_rows(database: Database, condition: str, parameters: Sequence[Any], at: float) -> list[dict[str, Any]]:
@@ -78,7 +82,13 @@ def _state(row: DatabaseRow, column: str) -> JobState:
 
 
 def _request(row: DatabaseRow, column: str) -> Request:
-    return decoded_value(Request, row, column)
+    return _decoded_request(text(row, column))
+
+
+@lru_cache(maxsize=4096)
+def _decoded_request(stored: str) -> Request:
+    """The stored request; thousands of jobs have the same. Raises EncodingError."""
+    return decode(Request, stored)
 
 
 _COLUMN_CHECKS: Final[dict[str, Callable[[DatabaseRow, str], object]]] = {
@@ -312,13 +322,25 @@ def _job_columns(
         "name": job.name,
         "at": at,
         "state": job.state.value,
-        "original": encode(job.current_request),
+        "original": _encoded_request(job.current_request),
         "nice": job.nice,
         "submitted": job.submit_time,
         "held": waits and (held_by_us(job, _EMPTY_STATE) or _has_array_hold(job, arrays)),
         "unheld": (waits and (job.hold is Hold.NONE or held_by_owner(job))) or job.state in _ACTIVE,
-        "summary": encode(_summary(job)),
+        "summary": json.dumps(_summary(job), sort_keys=True, separators=(",", ":")),
     }
+
+
+@lru_cache(maxsize=4096)
+def _encoded_request(request: Request) -> str:
+    """The request as it is stored; thousands of jobs have the same."""
+    return encode(request)
+
+
+@lru_cache(maxsize=4096)
+def _plain_hints(hints: Hints) -> object:
+    """The hints as they are stored; thousands of jobs have the same."""
+    return to_plain(hints)
 
 
 def _summary(job: Job) -> dict[str, object]:
@@ -334,7 +356,7 @@ def _summary(job: Job) -> dict[str, object]:
         "cpus": job.allocated.cpus or job.original_request.cpus,
         "memory": job.allocated.memory or job.original_request.memory * job.original_request.nodes,
         "nodes": job.nodes,
-        "hints": job.hints,
+        "hints": _plain_hints(job.hints),
         "problems": job.hints.problems,
         "started": job.start_time if job.allocations else None,
         "time_limit": job.time_limit,

@@ -213,6 +213,7 @@ class SimulatedBackend:
 
     name = "simulated"
     remarks: tuple[str, ...] = ()
+    operation_seconds = 0.0
 
     def __init__(
         self,

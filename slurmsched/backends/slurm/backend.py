@@ -240,11 +240,20 @@ class SlurmBackend:
         """How the last poll was read, one sentence each."""
         return self._remarks
 
+    @property
+    def operation_seconds(self) -> float:
+        """Seconds that an operation takes at least, as slurmctld limits the rate of our requests; 0 without a limit."""
+        limit = self._commands.rate_limit
+        return limit.operation_seconds if limit else 0.0
+
     def observe(self) -> Snapshot:
         """Polls the cluster: all jobs and nodes, and what is cached where it is too old.
 
         Raises UnreachableError, BackendError.
         """
+        configuration = self._reader.configuration()
+        exempt = self._user() in ("root", configuration.slurm_user)
+        self._commands.rate_limit = None if exempt else configuration.rate_limit
         poll = self._reader.poll()
         self._forms, self._remarks = poll.forms, poll.remarks
         return poll.snapshot

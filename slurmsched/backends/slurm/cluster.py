@@ -11,6 +11,7 @@ from typing import Final, TypedDict
 from slurmsched.backends.slurm.errors import SlurmParseError
 from slurmsched.backends.slurm.gres import Gres, count_shards, parse_gpus, parse_gres
 from slurmsched.backends.slurm.hostlist import expand_hostlist
+from slurmsched.backends.slurm.rate_limit import RateLimit, parse_rate_limit
 from slurmsched.backends.slurm.records import (
     or_empty,
     parse_count,
@@ -197,6 +198,8 @@ class SlurmctldConfiguration:
     memory_per_cpu: int = 0
     preempts_by: str = ""
     preempts_within_qos: bool = False
+    rate_limit: RateLimit | None = None
+    """Of the requests of each user but SlurmUser and root; None without rl_enable."""
 
     @property
     def schedules_memory(self) -> bool:
@@ -246,6 +249,7 @@ def parse_configuration(text: str) -> SlurmctldConfiguration:
         **_job_defaults(settings.get("JobDefaults")),
         select_parameters=_names(settings.get("SelectTypeParameters", "").upper()),
         preempts_by=or_empty(settings.get("PreemptType")).lower().removeprefix("preempt/").removeprefix("none"),
+        rate_limit=parse_rate_limit(settings.get("SlurmctldParameters", "")),
         preempts_within_qos="WITHIN" in _names(settings.get("PreemptMode", "").upper()),
         enforces_limits=bool(_names(settings.get("AccountingStorageEnforce", "").lower()) & _ENFORCING_LIMITS),
     )

@@ -8,7 +8,7 @@ for each run. Jobs take one command per poll unless one has started or some task
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ from slurmsched.backends.slurm.records import (
     parse_tres,
 )
 from slurmsched.backends.slurm.sbatch_options import sbatch_options
-from slurmsched.backends.slurm.squeue_table import SqueueRow, read_squeue
+from slurmsched.backends.slurm.squeue_table import ID_COLUMNS, SqueueRow, read_squeue
 from slurmsched.model import Job, JobId, JobState, Node, Partition, Reservation, SetAsideJob
 
 T = TypeVar("T")
@@ -118,28 +118,36 @@ class CommandJobReader:
     _unreadable: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict, init=False)
 
     def read_records(
-        self, commands: Commands, ids: Iterable[str] | None = None
+        self, commands: Commands, ids: Iterable[str] | None = None, detailed: Collection[str] | None = None
     ) -> tuple[list[JobRecord], list[SetAsideJob]]:
         """The records of all jobs and the jobs that cannot be read; with `ids` only those of these numbers.
 
-        `ids` are numbers of jobs, arrays or heterogeneous jobs. Raises BackendError.
+        `ids` are numbers of jobs, arrays or heterogeneous jobs. With `detailed` only the records of these have
+        allocations and a memory request that is not in doubt, and none has its array's throttle. Raises BackendError.
         """
         table = read_squeue(commands, ids)
-        samples = _throttle_samples(table)
-        fresh, missing = self._read_details(commands, table, samples)
+        wants = detailed is None or set(detailed)
+
+        def needs_details(row: SqueueRow) -> bool:
+            named = wants is True or any(row.values[column] in wants for column in ID_COLUMNS)
+            return named and not row.too_long and _needs_details(row)
+
+        samples = _throttle_samples(table) if wants is True else []
+        fresh, missing = self._read_details(commands, filter(needs_details, table.values()), samples)
         changed = [number for number, reason in missing.items() if reason and self._is_new(table[number], reason)]
         if changed:  # a job may have started, ended or been renamed after squeue ran: read it once more
             again = {number: row for number, row in read_squeue(commands, changed).items() if number in changed}
             table |= again
             missing = {number: reason for number, reason in missing.items() if number not in again}
-            missing |= dict.fromkeys(set(changed) - again.keys()) | self._read_details(commands, again)[1]
+            missing |= dict.fromkeys(set(changed) - again.keys())
+            missing |= self._read_details(commands, filter(needs_details, again.values()))[1]
         for number, reason in missing.items():
             if reason:
                 self._unreadable[number] = _text_key(table[number]), reason
         self._known = {number: known for number, known in self._known.items() if number in table}
         self._unreadable = {number: unclear for number, unclear in self._unreadable.items() if number in table}
         throttles = _throttles(table, fresh)
-        with_details = {row.number for row in table.values() if not row.too_long and _needs_details(row)}
+        with_details = {row.number for row in filter(needs_details, table.values())}
         records: list[JobRecord] = []
         set_aside: list[SetAsideJob] = []
         for number, row in table.items():
@@ -157,23 +165,19 @@ class CommandJobReader:
         return records, set_aside
 
     def _read_details(
-        self, commands: Commands, table: Mapping[str, SqueueRow], also: Iterable[SqueueRow] = ()
+        self, commands: Commands, rows: Iterable[SqueueRow], also: Iterable[SqueueRow] = ()
     ) -> tuple[Mapping[str, JobDetails | str | None], dict[str, str | None]]:
-        """Reads the details that are not cached, and those of the jobs in `also` in any case.
+        """Reads the details of `rows` that are not cached, and those of the jobs in `also` in any case.
 
         Returns what was read, and of the former the jobs without details: the reason, or None if Slurm purged the job.
         """
-        needed = {
-            row.number: row
-            for row in table.values()
-            if not row.too_long and _needs_details(row) and not self._is_known(row)
-        }
+        needed = {row.number: row for row in rows if not self._is_known(row)}
         fresh = read_details(commands, list((needed | {row.number: row for row in also}).values()))
         missing: dict[str, str | None] = {}
-        for number in needed:
+        for number, row in needed.items():
             details = fresh[number]
             if isinstance(details, JobDetails):
-                self._known[number] = _run_key(table[number]), details
+                self._known[number] = _run_key(row), details
             else:
                 missing[number] = details
         return fresh, missing
@@ -215,20 +219,28 @@ def read_partitions(commands: Commands, configuration: SlurmctldConfiguration) -
     return PartitionInfo(tuple(partitions), tuple(odd))
 
 
-def read_jobs(commands: Commands, ids: Iterable[JobId]) -> tuple[dict[JobId, Job], tuple[SetAsideJob, ...]]:
+def read_jobs(
+    commands: Commands, ids: Iterable[JobId], detailed: Iterable[JobId] | None = None
+) -> tuple[dict[JobId, Job], tuple[SetAsideJob, ...]]:
     """Reads these jobs: those that Slurm has, and those that it has but that cannot be parsed.
 
-    A job in neither is gone. Raises BackendError, and UnsafeCommandError for a text that is not a job id.
+    Only those in `detailed`, where that is given, have allocations and a memory request that is not in doubt. A job in
+    neither result is gone. Raises BackendError, and UnsafeCommandError for a text that is not a job id.
     """
     wanted = {checked_job_id(job) for job in ids}
     if not wanted:
         return {}, ()
-    numbers = {job.replace("+", "_").partition("_")[0] for job in wanted}
-    records, unreadable = CommandJobReader().read_records(commands, numbers)
+    certain = None if detailed is None else set(map(_job_number, detailed))
+    records, unreadable = CommandJobReader().read_records(commands, set(map(_job_number, wanted)), certain)
     jobs, unclear, _ = parse_jobs(records, NO_LIMITS)
     by_id = {parsed.job.id: parsed.job for parsed in jobs if parsed.job.id in wanted}
     set_aside = (*unreadable, *unclear)
     return by_id, tuple(aside for aside in set_aside if wanted & {aside.job, *_tasks_of_array(aside.job, wanted)})
+
+
+def _job_number(job: JobId) -> str:
+    """The number of the job, or of its array or heterogeneous job."""
+    return job.replace("+", "_").partition("_")[0]
 
 
 def read_lines(commands: Commands, kind: str, *options: str) -> list[str]:

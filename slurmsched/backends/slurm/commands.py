@@ -23,6 +23,7 @@ from slurmsched.backends.slurm.errors import (
     error_from_stderr,
     last_message,
 )
+from slurmsched.backends.slurm.rate_limit import RateLimit
 
 _READ_COMMANDS: Final = re.compile(
     r"scontrol (?:-[adovQ] )*(?:show (?:job|node|partition|reservation|config|assoc_mgr)\b|ping\Z|--version\Z)"
@@ -36,8 +37,9 @@ _CHANGE_COMMANDS: Final = re.compile(
     r"|scancel --ctld --signal=(?:USR1|USR2|TERM|INT|HUP) --full \d"
 )
 _CHANGE_LINE: Final = re.compile(r"(?:hold|release|requeuehold Incomplete|update) [A-Za-z0-9_.,:/+=\[\] -]+\Z")
-_SECONDS_PER_CHANGE: Final = 0.05
-"""Seconds added to the timeout for each line of a batch: five times what an update takes on a quiet machine."""
+_SECONDS_PER_CHANGE: Final = 0.25
+"""Seconds added to the timeout for each line of a batch: three times what an update took on 12,500 nodes and a busy
+machine, as a scontrol that is ended half-way leaves it open which of the updates were made."""
 
 _SECONDS_PER_SIGNAL: Final = 4.0
 """Slurm 22.05 sends a signal to a task of an array again every 5 s, with `--ctld` too."""
@@ -103,6 +105,8 @@ class Commands:
 
     def __init__(self, timeout: float, slurm_conf: str = "", runner: ProcessRunner = run_process) -> None:
         self.calls = CallCounts()
+        self.rate_limit: RateLimit | None = None
+        """Of this user's requests; None for none."""
         self._timeout = timeout
         self._env = command_environment(slurm_conf)
         self._runner = runner
@@ -146,7 +150,7 @@ class Commands:
                 raise UnsafeCommandError(f"not an allowed read line: {line[:80]!r}")
         self.calls.reads += sum(line.startswith("show job") for line in lines)
         stdin = "".join(f"{line}\n" for line in lines)
-        return self._execute(("scontrol", "-a", "-d", "-o"), stdin, self._timeout + _SECONDS_PER_READ * len(lines))
+        return self._execute(("scontrol", "-a", "-d", "-o"), stdin, self._timeout_for(lines, _SECONDS_PER_READ))
 
     def read_with_pyslurm(self, series: str, mebibytes: int) -> CommandResult:
         """The result of `pyslurm_program`, whatever its exit code. `-P` keeps its folder out of the import path.
@@ -185,7 +189,12 @@ class Commands:
                 raise UnsafeCommandError(f"not an allowed change line: {line[:80]!r}")
         self.calls.writes += len(lines)
         stdin = "".join(f"{line}\n" for line in lines)
-        return self._execute(("scontrol",), stdin, self._timeout + _SECONDS_PER_CHANGE * len(lines))
+        return self._execute(("scontrol",), stdin, self._timeout_for(lines, _SECONDS_PER_CHANGE))
+
+    def _timeout_for(self, lines: Sequence[str], each: float) -> float:
+        """Seconds for these lines, at `each` seconds for one, or as many as slurmctld's limit makes scontrol wait."""
+        limited = self.rate_limit.seconds_for(lines) if self.rate_limit else 0.0
+        return self._timeout + max(each * len(lines), limited)
 
     def _execute(self, argv: Sequence[str], stdin: str, timeout: float) -> CommandResult:
         conf = self._env.get("SLURM_CONF", "")

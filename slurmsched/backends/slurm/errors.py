@@ -8,6 +8,10 @@ from typing import Final
 from slurmsched.backends.protocol import BackendError, NotPermittedError, UnreachableError
 
 
+class RateLimitedError(UnreachableError):
+    """slurmctld answers that this user sends too many requests."""
+
+
 class NoSlurmError(BackendError):
     """Slurm's commands are not installed here, or not on PATH."""
 
@@ -50,6 +54,8 @@ _NO_ANSWER: Final = (
     "Slurm controller not responding",
     "in standby mode",
 )
+_RATE_LIMITED: Final = "Rate limit exceeded"
+"""What SLURMCTLD_COMMUNICATIONS_BACKOFF is called; Slurm's own commands wait instead of printing it."""
 _NO_CONFIGURATION: Final = (
     "Could not establish a configuration source",
     "Unable to process configuration file",
@@ -63,6 +69,8 @@ def error_from_stderr(command: str, stderr: str) -> BackendError:
     message = last_message(stderr)
     if any(sign in stderr for sign in _NO_CONFIGURATION):
         return NoConfigurationError(f"{command} finds no usable slurm.conf: set slurm_conf in [cluster] or SLURM_CONF")
+    if _RATE_LIMITED in stderr:
+        return RateLimitedError("slurmctld takes no more requests of this user for now (rl_enable limits their rate)")
     if any(sign in stderr for sign in _NO_ANSWER):
         return UnreachableError(f"slurmctld does not answer: see 'scontrol ping' ({message})")
     if "Munge" in stderr:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -225,7 +225,7 @@ class BatchExecutor:
     def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
         """Carries out the operations in order and reads back. Raises UnreachableError and other BackendErrors."""
         notes = {op.subject for op in operations if op.verb is Verb.NOTE and op.permitted}
-        self._reject_unwritable(operations, self._read_jobs(notes)[0])
+        self._reject_unwritable(operations, self._read_jobs(notes, frozenset())[0])
         for index, operation in enumerate(operations):
             if index not in self._verdicts:
                 self._run(index, operation)
@@ -274,7 +274,10 @@ class BatchExecutor:
 
     def _read_back(self, operations: Sequence[Operation]) -> None:
         unread = [(index, op) for index, op in enumerate(operations) if index not in self._verdicts]
-        jobs, aside = self._read_jobs({op.subject for _, op in unread if op.verb in _JOB_VERBS})
+        jobs, aside = self._read_jobs(
+            {op.subject for _, op in unread if op.verb in _JOB_VERBS},
+            {op.subject for _, op in unread if op.verb is Verb.UPDATE},
+        )
         weights = self._read_weights({op.subject for _, op in unread if op.verb is Verb.WEIGH})
         for index, operation in unread:
             message = self._messages.get(operation.subject, "")
@@ -288,12 +291,16 @@ class BatchExecutor:
             # They started before the hold, which would take effect when they are requeued.
             self.commands.change_many([f"release {job}" for job in started])
 
-    def _read_jobs(self, ids: set[str]) -> tuple[dict[JobId, Job], dict[JobId, SetAsideJob]]:
-        """The jobs now, and those whose record cannot be parsed. A job that is gone is in neither."""
+    def _read_jobs(self, ids: set[str], detailed: Set[str]) -> tuple[dict[JobId, Job], dict[JobId, SetAsideJob]]:
+        """The jobs now, and those whose record cannot be parsed. A job that is gone is in neither.
+
+        Only those in `detailed` have allocations and a memory request that is not in doubt: for all jobs that a batch
+        has started, scontrol would print the records of the whole cluster.
+        """
         safe = {job for job in ids if is_job_id(job)}
-        jobs, unreadable_jobs = read_jobs(self.commands, safe)
+        jobs, unreadable_jobs = read_jobs(self.commands, safe, detailed & safe)
         if unreadable_jobs:  # one may only have changed between the two commands of a read
-            jobs, unreadable_jobs = read_jobs(self.commands, safe)
+            jobs, unreadable_jobs = read_jobs(self.commands, safe, detailed & safe)
         aside = {job: SetAsideJob(job, "its name is not a job id") for job in ids - safe}
         for unreadable in unreadable_jobs:
             covered = (job for job in safe - jobs.keys() if unreadable.job in (job, job.partition("_")[0]))

@@ -106,14 +106,17 @@ others it counts whether there is anything at all."""
 _TRUNCATABLE_COLUMNS: Final = _PREFIX_COLUMNS | {"ArrayTaskID"}
 """Columns that may be cut: of an array, the tasks that fit are read."""
 
-_ID_COLUMNS: Final = ("JobID", "ArrayJobID", "HetJobID")
+ID_COLUMNS: Final = ("JobID", "ArrayJobID", "HetJobID")
+"""The columns with the number of a job, of its array and of its heterogeneous job."""
 
 _SQUEUE: Final = ("squeue", "-h", "-a", "-t", "all")
 _UNKNOWN: Final = re.compile(r"Invalid job format specification: (\S+)")
 _GONE: Final = "Invalid job id specified"
 _BLANK: Final = ord(" ")
 _BATCH_SIZE: Final = 200
-"""Jobs per query: the arguments stay short, and wide records stay under 40 MB of memory."""
+"""Jobs per query with wide columns: their records stay under 40 MB of memory."""
+_MOST_NAMED: Final = 1_000
+"""Jobs that a query names at most: for more of them the whole table is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +160,12 @@ def read_squeue(
     wanted = None if ids is None else sorted(set(ids), key=int)
     if wanted is not None and not wanted:
         return {}
-    queried = wanted if wanted is not None and len(wanted) <= _BATCH_SIZE else ()
+    queried = wanted if wanted is not None and len(wanted) <= _MOST_NAMED else ()
     by_number = {row.number: row for row in sorted(_query(commands, queried, ()), key=lambda row: int(row.number))}
     if wanted is not None and not queried:
         chosen = frozenset(wanted)
         by_number = {
-            number: row for number, row in by_number.items() if chosen & {row.values[key] for key in _ID_COLUMNS}
+            number: row for number, row in by_number.items() if chosen & {row.values[key] for key in ID_COLUMNS}
         }
     if hidden_tasks:
         by_number |= _split_out_tasks(commands, by_number)

@@ -20,6 +20,7 @@ from typing import Final
 
 from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
+from slurmsched.policies.closed import ClosedNodes
 from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.gandiva_fair.accounts import (
     GandivaFairState,
@@ -34,7 +35,6 @@ from slurmsched.policies.gandiva_fair.accounts import (
 from slurmsched.policies.gandiva_fair.balancing import LoadBalancer
 from slurmsched.policies.gandiva_fair.problem import MIN_TICKETS, RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.trading import Entitlements, compute_entitlements
-from slurmsched.policies.reasons import closed_reason
 from slurmsched.policies.sizes import Proportional, Sizing
 from slurmsched.policies.stages import Entitlement, PreemptionRule, Situation
 from slurmsched.policies.state import decode_state, encode_state
@@ -258,6 +258,7 @@ class _Turns:
 
     def __init__(self, problem: StrideProblem, queue: Sequence[RunnableJob], passes: Mapping[JobId, float]) -> None:
         self._problem, self._queue = problem, queue
+        self._closed_nodes = ClosedNodes(problem.situation.snapshot)
         first: dict[int, float] = {}
         for runnable in queue:
             first.setdefault(runnable.assigned_pool, passes[runnable.job.id])
@@ -317,7 +318,7 @@ class _Turns:
         if what := self._problem.empty_cluster.unmet_demand(runnable.job):
             return Reason(ReasonCode.NEVER_FITS, {"what": what})
         no_room = Reason(ReasonCode.NO_ROOM, {"gpus": runnable.job.original_request.gpus})
-        return closed_reason(runnable.job, runnable.demand, self._problem.situation.snapshot) or no_room
+        return self._closed_nodes.reason(runnable.job, runnable.demand) or no_room
 
 
 def _home_after(runnable: RunnableJob, allocations: Mapping[JobId, Allocation]) -> int:

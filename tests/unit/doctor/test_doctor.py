@@ -100,7 +100,7 @@ def test_a_real_slurms_settings_are_read(file: Path) -> None:
         pytest.param({"GresTypes": "(null)"}, Verdict.PROBLEM, "GresTypes has no gpu", id="no GPUs"),
         pytest.param({"JobSubmitPlugins": "(null)"}, Verdict.PROBLEM, "job_submit.lua is not in force", id="no hook"),
         pytest.param({"JobRequeue": "0"}, Verdict.ADVICE, "JobRequeue is 0", id="no requeue"),
-        pytest.param({"SlurmctldParameters": "a,rl_enable"}, Verdict.ADVICE, "rl_enable", id="rate limits"),
+        pytest.param({"SlurmctldParameters": "a,rl_enable"}, Verdict.ADVICE, "2 requests a second", id="rate limits"),
         pytest.param(
             {"SLURM_VERSION": "25.11.7", "SchedulerParameters": "a,requeue_delay=1"},
             Verdict.ADVICE,

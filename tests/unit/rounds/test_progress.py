@@ -485,3 +485,8 @@ def test_a_job_is_given_back_also_where_slurm_does_not_take_its_request_back(cod
     assert ready_operations(plan, {}, cluster(NEW), NOW) == (0,)
     assert ready_operations(plan, refused, cluster(NEW), NOW) == ((1,) if released else ())
     assert is_settled(plan, refused, cluster(NEW), NOW) is not released
+
+
+def test_the_first_operations_that_are_ready_are_told_without_the_rest() -> None:
+    progress = PlanProgress(PLAN, {}, cluster(OLD, NEW), NOW)
+    assert (progress.ready(1), progress.ready(5)) == ((NOTIFY,), (NOTIFY, RESHAPE))

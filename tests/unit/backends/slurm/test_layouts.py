@@ -23,7 +23,7 @@ from slurmsched.backends.slurm.gres import Gres, parse_gres
 from slurmsched.backends.slurm.hostlist import expand_hostlist
 from slurmsched.backends.slurm.job_details import parse_details
 from slurmsched.backends.slurm.squeue_table import read_squeue
-from slurmsched.model import Snapshot
+from slurmsched.model import JobState, Snapshot
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
 
 ON_N1 = {
@@ -204,6 +204,23 @@ def test_jobs_are_read_anew_with_those_that_exist_and_cannot_be_read() -> None:
     slurm = FakeSlurm([FakeJob(1), FakeJob(2, wckey="x" * 2000), FakeJob(5, array="5_3-4")])
     jobs, left = read_jobs(Commands(5, runner=slurm), {"1", "2", "5_3", "77"})
     assert (sorted(jobs), [one.job for one in left]) == (["1", "5_3"], ["2"])
+
+
+@pytest.mark.parametrize(
+    ("detailed", "records"),
+    [
+        pytest.param(None, 2, id="all details of both"),
+        pytest.param(["1"], 1, id="those of one of them"),
+        pytest.param([], 0, id="none: nothing is asked beyond the table"),
+    ],
+)
+def test_only_the_details_that_are_asked_for_are_read(detailed: list[str] | None, records: int) -> None:
+    runs = {"NodeList": "n1", "Nodes": "n1", "CPU_IDs": "0-5", "Mem": "1000", "GRES": "gpu:v100:2(IDX:0-1)"}
+    slurm = FakeSlurm([FakeJob(number, state="RUNNING", fields=runs) for number in (1, 2)])
+    jobs, left = read_jobs(Commands(5, runner=slurm), {"1", "2"}, detailed)
+    assert (sorted(jobs), left) == (["1", "2"], ())
+    assert all(one.state is JobState.RUNNING for one in jobs.values())
+    assert sum(bool(one.allocations) for one in jobs.values()) == records
 
 
 class Changing:

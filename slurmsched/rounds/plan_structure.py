@@ -1,0 +1,68 @@
+"""How the operations of a plan hang together, computed once for a plan of tens of thousands of them. Pure.
+
+Operations are identified by their index in `Plan.operations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from slurmsched.model import JobId, JobSpec, Operation, Plan, Verb
+
+
+@dataclass(frozen=True)
+class PlanStructure:
+    """What a plan's progress looks up again and again, and that does not change as the plan is applied."""
+
+    plan: Plan
+
+    @cached_property
+    def starts(self) -> Mapping[JobId, int]:
+        """The index of each job's RELEASE."""
+        return {op.subject: i for i, op in enumerate(self.plan.operations) if op.verb is Verb.RELEASE}
+
+    @cached_property
+    def requeues(self) -> Mapping[JobId, int]:
+        """The index of each job's REQUEUE."""
+        return {op.subject: i for i, op in enumerate(self.plan.operations) if op.verb is Verb.REQUEUE}
+
+    @cached_property
+    def by_subject(self) -> Mapping[str, tuple[Operation, ...]]:
+        """The operations on each subject, in order."""
+        grouped: dict[str, list[Operation]] = {}
+        for operation in self.plan.operations:
+            grouped.setdefault(operation.subject, []).append(operation)
+        return {subject: tuple(operations) for subject, operations in grouped.items()}
+
+    @cached_property
+    def dependencies(self) -> tuple[tuple[int, ...], ...]:
+        """For each operation the indices of the earlier ones of its subject."""
+        by_subject: dict[str, list[int]] = {}
+        before = []
+        for index, operation in enumerate(self.plan.operations):
+            earlier = by_subject.setdefault(operation.subject, [])
+            before.append(tuple(earlier))
+            earlier.append(index)
+        return tuple(before)
+
+    @cached_property
+    def beneficiaries(self) -> Mapping[JobId, tuple[int, ...]]:
+        """For each preempted job the indices of the starts that need it gone."""
+        starts: dict[JobId, list[int]] = {job: [] for job in self.requeues}
+        for index in self.starts.values():
+            for job in self.plan.operations[index].gone:
+                starts.setdefault(job, []).append(index)
+        return {job: tuple(indices) for job, indices in starts.items()}
+
+    @cached_property
+    def nodes_of(self) -> Mapping[JobId, tuple[str, ...]]:
+        """The nodes to which this plan pins each started job; empty if it does not."""
+        nodes: dict[JobId, tuple[str, ...]] = dict.fromkeys(self.starts, ())
+        nodes.update((op.subject, _pin(op)) for op in self.plan.operations if op.verb is Verb.UPDATE)
+        return nodes
+
+
+def _pin(operation: Operation) -> tuple[str, ...]:
+    return operation.after.nodes if isinstance(operation.after, JobSpec) else ()

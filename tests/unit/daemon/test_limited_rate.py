@@ -1,0 +1,84 @@
+"""Applying where slurmctld limits the rate of requests: small batches, a round that ends, and nothing that is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from slurmsched.backends.simulated import SimulatedBackend
+from slurmsched.daemon.execution import batch_size, next_batch_size
+from slurmsched.daemon.scheduler import schedule_round
+from slurmsched.model import BlockCause, Operation, Outcome, Result, Verb
+from tests.builders import node
+from tests.unit.daemon.world import World, log_to
+
+
+@pytest.mark.parametrize(
+    ("jobs", "seconds", "size"),
+    [
+        pytest.param(50, 0.0, 100, id="a small cluster"),
+        pytest.param(5_000, 0.0, 200, id="more jobs to read back after each batch"),
+        pytest.param(100_000, 0.0, 1_000, id="no batch is larger than this"),
+        pytest.param(5_000, 1.0, 15, id="a limited rate: what is sent in 15 s"),
+        pytest.param(50, 0.01, 100, id="a limit that hardly matters"),
+        pytest.param(50, 60.0, 1, id="a minute for each"),
+    ],
+)
+def test_how_many_operations_are_one_batch(jobs: int, seconds: float, size: int) -> None:
+    assert batch_size(jobs, seconds) == size
+
+
+@pytest.mark.parametrize(
+    ("done", "seconds", "size"),
+    [
+        pytest.param(100, 0.0, 200, id="no time at all: twice as many"),
+        pytest.param(100, 1.0, 200, id="a quick one: twice as many"),
+        pytest.param(100, 15.0, 100, id="as long as a batch may take"),
+        pytest.param(100, 60.0, 25, id="four times as long"),
+        pytest.param(600, 1.0, 1_000, id="never more than the most"),
+        pytest.param(1, 100.0, 1, id="one at least"),
+    ],
+)
+def test_a_slow_slurmctld_is_sent_less_at_once(done: int, seconds: float, size: int) -> None:
+    assert next_batch_size(done, seconds, 1_000) == size
+
+
+class Limited(SimulatedBackend):
+    """A cluster that takes an operation every two seconds."""
+
+    operation_seconds = 2.0
+    batches: list[int]
+
+    def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
+        self.batches.append(len(operations))
+        self.clock.sleep(self.operation_seconds * len(operations))
+        return super().execute(operations)
+
+
+def limited(folder: Path, nodes: int) -> tuple[World, Limited]:
+    world = World(folder, nodes=[node(f"n{number}") for number in range(nodes)])
+    backend = Limited(world.cluster, world.clock)
+    backend.batches = []
+    world.backend = world.simulated = backend
+    return world, backend
+
+
+def test_a_round_ends_in_time_and_the_next_ones_go_on(tmp_path: Path) -> None:
+    world, backend = limited(tmp_path, 100)
+    jobs, said = [world.submit(8) for _ in range(100)], list[str]()
+    report = schedule_round(world.site(), world.store, world.clock, log=log_to(said))
+    assert max(backend.batches) == 7
+    late = [outcome for outcome in report.outcomes if outcome.cause is BlockCause.OUT_OF_TIME]
+    assert late
+    assert {outcome.result for outcome in late} == {Result.BLOCKED}
+    limit = "slurmctld limits the rate of our requests (rl_enable): 7 changes are sent in 15 s, and what does not fit"
+    assert [message for message in said if "rl_enable" in message] == [f"{limit} into a round is left to the next"]
+    assert report.retry_at <= world.clock.now(), "at once, not after a period"
+    reshaped = {op.subject for op in report.result.plan.operations if op.verb is Verb.UPDATE} - {
+        outcome.operation.subject for outcome in late
+    }
+    assert all(world.where()[job] for job in reshaped), "what was begun is finished"
+    world.rounds(8)
+    assert all(world.where()[job] for job in jobs), "every job runs in the end"
