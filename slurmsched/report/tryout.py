@@ -22,7 +22,7 @@ from slurmsched.report.comparison import distribution
 from slurmsched.report.page import Plot, Unit, render_page, written_at
 from slurmsched.report.quantities import duration, fixed, percent, signed_percent
 from slurmsched.report.tables import Column, Listing, printable, safe_line
-from slurmsched.traces.accounting import Accounting
+from slurmsched.traces.accounting import Accounting, counted
 
 _FAR: Final = 0.25
 """The part by which plain Slurm, simulated, may differ from what the accounting records before a notice says so."""
@@ -261,8 +261,7 @@ def _day(at: float) -> str:
 def left_out_lines(tryout: Tryout) -> Iterator[str]:
     """What the figures do not count, and what was taken for granted, with numbers."""
     for reason, count in tryout.accounting.left_out.items():
-        noun, _, rest = reason.partition("s ")
-        yield f"left out: {pluralise(count, noun)} {rest}"
+        yield f"left out: {counted(reason, count)}"
     for reason, count in list(tryout.run.impossible.items())[:_GROUPS]:
         yield f"left out: {pluralise(count, 'job')} that this cluster cannot hold: {printable(reason)}"
     if more := sum(list(tryout.run.impossible.values())[_GROUPS:]):

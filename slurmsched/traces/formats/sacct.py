@@ -221,7 +221,10 @@ def parse_elapsed(line: TableRow, field: str) -> float | None:
     if match is None or len(text) > 32:  # noqa: PLR2004  # longer than any time Slurm prints
         raise line.error(field, "a time such as 1-02:03:04")
     days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-    return 86400.0 * days + 3600.0 * hours + 60.0 * minutes + rest
+    seconds = 86400.0 * days + 3600.0 * hours + 60.0 * minutes + rest
+    if seconds > _MAX_NUMBER:
+        raise line.error(field, "a time such as 1-02:03:04")
+    return seconds
 
 
 _MAX_NUMBER: Final = 1e15

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slurmsched.traces.accounting import SACCT_COMMAND, Accounting, read_accounting
+from slurmsched.traces.accounting import IMPOSSIBLE, SACCT_COMMAND, UNREADABLE, Accounting, read_accounting
 from slurmsched.traces.formats.sacct import SACCT_FIELDS
 from slurmsched.traces.trace import TraceError
 
@@ -112,6 +112,30 @@ def test_what_is_left_out_is_counted_by_reason() -> None:
         "jobs without GPUs": 1,
         "jobs that share a GPU (gres/shard)": 1,
     }
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"Submit": "1970-01-01T00:00:10"}, id="a node whose clock was not set"),
+        pytest.param({"Submit": "999999999999999", "Start": "999999999999999"}, id="a damaged database"),
+        pytest.param({"End": "9999-01-01T00:00:00"}, id="an end that never comes"),
+        pytest.param({"Elapsed": "99999-00:00:00"}, id="centuries of run time"),
+        pytest.param({"AllocTRES": "cpu=4,gres/gpu=999999999999"}, id="more GPUs than there are"),
+    ],
+)
+def test_what_cannot_be_so_is_left_out_and_does_not_stretch_the_period(given: dict[str, str]) -> None:
+    found = read(row("1"), row("2", **given))
+    assert ([job.job.id for job in found.jobs], found.left_out) == (["1"], {IMPOSSIBLE: 1})
+
+
+def test_a_time_longer_than_any_number_of_seconds_is_not_read() -> None:
+    assert read(row("1"), row("2", Elapsed="9999999999999999-00:00:00")).left_out == {UNREADABLE: 1}
+
+
+def test_where_there_is_nothing_to_simulate_one_job_is_not_several() -> None:
+    with pytest.raises(TraceError, match="found only 1 job without GPUs, 1 row that"):
+        read(row(ReqTRES="cpu=4", AllocTRES="cpu=4"), "x|y")
 
 
 def test_what_is_taken_for_granted_is_said() -> None:
