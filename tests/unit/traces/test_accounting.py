@@ -193,7 +193,7 @@ def test_tasks_of_an_array_are_jobs() -> None:
         pytest.param('{"jobs": 3}', "jobs: expected the list that sacct --json prints", id="JSON of something else"),
         pytest.param(
             HEAD + "\n" + row(ReqTRES="cpu=1", AllocTRES="cpu=1"),
-            "expected jobs that ran on GPUs, found only 1 jobs without GPUs",
+            "expected jobs that ran on GPUs, found only 1 job without GPUs",
             id="no GPUs at all",
         ),
     ],
@@ -223,17 +223,18 @@ def test_one_unreadable_row_in_twenty_is_left_out_and_counted() -> None:
 
 
 def test_json_is_read_too() -> None:
+    at = FIRST_OF_OCTOBER
     job = {
         "job_id": 7,
         "user": "bob",
         "name": "eval",
         "partition": "gpu",
         "state": {"current": ["COMPLETED"]},
-        "time": {"submission": 100, "eligible": 160, "start": 200, "end": 260, "elapsed": 60},
+        "time": {"submission": at, "eligible": at + 60, "start": at + 100, "end": at + 160, "elapsed": 60},
         "tres": {"allocated": [{"type": "gres", "name": "gpu", "count": 2}]},
     }
     (found,) = read_accounting(json.dumps({"jobs": [job]}), "month.json").jobs
-    assert (found.job.id, found.job.arrival, found.start, found.end) == ("7", 160.0, 200.0, 260.0)
+    assert (found.job.id, found.job.arrival, found.start, found.end) == ("7", at + 60, at + 100, at + 160)
     assert (found.job.gpus, found.job.name, found.partition) == (2, "eval", "gpu")
 
 
