@@ -208,7 +208,7 @@ def notices(tryout: Tryout) -> Iterator[str]:
             f"Under plain Slurm, simulated, jobs hardly wait{beside}: there is no queue for a policy to order better."
             + (f" {_DIFFERENCES}" if beside and not is_far else "")
         )
-    if not tryout.run.options.checkpoints and not figures.policy.restarts:
+    elif not tryout.run.options.checkpoints and not figures.policy.restarts:
         hinted = sum("ckpt=" in job.comment for job in tryout.accounting.jobs)
         yield (
             f"{_hinted(hinted)} by a hint that a checkpoint can be asked for, and only such jobs may be preempted."

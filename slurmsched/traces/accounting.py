@@ -126,7 +126,7 @@ def _mostly_readable(
     if bad > _MOST_UNREADABLE * (len(records) + bad):
         raise TraceError(problem + (f" (and {pluralise(bad - 1, 'more row')})" if bad > 1 else ""))
     if not records:
-        raise TraceError(f"{name} has headings and no jobs: choose another period with sacct's -S and -E")
+        raise TraceError(f"{name} has no jobs: choose another period with sacct's -S and -E")
     return records, counts
 
 

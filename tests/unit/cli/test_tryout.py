@@ -179,6 +179,7 @@ def test_where_nobody_waits_the_answer_says_that_there_is_nothing_to_gain(site: 
     assert text.startswith("unified would have changed nothing: every job starts when it does under plain Slurm.")
     assert "jobs hardly wait: there is no queue for a policy to order better" in text
     assert "has no priorities" not in text
+    assert "--checkpoints" not in text  # there is nothing to preempt for
 
 
 def test_where_nobody_waits_but_did_the_answer_says_what_they_may_have_waited_for(site: Site) -> None:

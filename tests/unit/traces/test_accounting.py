@@ -166,7 +166,8 @@ def test_tasks_of_an_array_are_jobs() -> None:
     [
         pytest.param("", "month.txt is empty: write it with 'sacct -a -XDP", id="an empty file"),
         pytest.param("\n\n", "is empty", id="blank lines"),
-        pytest.param(HEAD + "\n", "has headings and no jobs: choose another period", id="no job"),
+        pytest.param(HEAD + "\n", "month.txt has no jobs: choose another period", id="no job"),
+        pytest.param('{"jobs": []}', "month.txt has no jobs: choose another period", id="no job in JSON"),
         pytest.param(row() + "\n", "it begins with a job, expected headings (no --noheader)", id="no headings"),
         pytest.param(
             HEAD.replace("|", ",") + "\n1,1", "separated by commas, expected '|' (no --delimiter)", id="commas"
