@@ -10,7 +10,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from slurmsched.cli.output import console, json_option, print_json, progress_reporter
+from slurmsched.cli.output import check_page_file, console, json_option, print_json, progress_reporter, write_page
 from slurmsched.cli.parameters import complete_files, complete_formats, complete_orders, complete_policies
 from slurmsched.model import encode
 from slurmsched.policies.policies import order_read
@@ -158,6 +158,7 @@ def simulate(
         forking=forking,
         skip_impossible=skip_impossible,
     )
+    check_page_file(out)
     chosen = parse_policy(policy, order)
     say_what_ignores_the_order([chosen])
     world = load_scenario(cluster, load_trace(trace, profiles=profiles, form=form, seed=seed).trace, profiles)
@@ -166,7 +167,7 @@ def simulate(
     with progress_reporter("simulating") as report_progress:
         result = run(world, chosen, options, on_round=report_progress)
     if out is not None:
-        out.write_text(encode(result), encoding="utf-8")
+        write_page(out, encode(result))
     if as_json:
         print_json(run_metrics(result))
     else:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.output import console, json_option, print_json, write_page
 from slurmsched.cli.parameters import complete_files
 from slurmsched.report.traces import formats_view, skipped_lines, trace_view
 from slurmsched.simulation.inputs import load_trace
@@ -119,4 +119,4 @@ def _write_csv(trace: Trace, out: Path | None) -> None:
     if out is None:
         click.echo(to_csv(trace), nl=False)
     else:
-        out.write_text(to_csv(trace), encoding="utf-8")
+        write_page(out, to_csv(trace))

@@ -27,6 +27,9 @@ SINFO_COMMAND: Final = "sinfo -h -N -o '%N|%c|%m|%G|%f'"
 _SINFO_COLUMNS: Final = 4
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
 """GPUs that nodes have."""
+_TOO_MANY: Final = MAX_GPUS_PER_NODE + 1
+_MOST_DIGITS: Final = 4
+_GRES_COUNT: Final = re.compile(r"\bGres=\S*?gpu:(?:[^\s:,(]+:)?(\d+)")
 _ENOUGH_CPUS: Final = 4096
 _ENOUGH_MIB: Final = 64 * 1024 * 1024
 
@@ -48,7 +51,7 @@ class SiteShape:
 def read_shape(given: str) -> SiteShape:
     """Returns the shape that a description says, or a file with one or with what Slurm printed. Raises TraceError."""
     path = Path(given)
-    if not path.is_file() or path.suffix in (".toml", ".csv"):
+    if not path.exists() or path.is_dir() or path.suffix in (".toml", ".csv"):  # a pipe is read: <(scontrol show node)
         spec = load_cluster(given)
         return SiteShape(spec.nodes, f"{spec.name}, as described")
     text = read_text(path)
@@ -65,6 +68,8 @@ def shape_of_nodes(nodes: Sequence[Node], source: str) -> SiteShape:
 def _scontrol_nodes(text: str, name: str) -> Iterator[Node]:
     for record in re.split(r"(?m)^(?=NodeName=)", text):
         if record.startswith("NodeName="):
+            if any(len(count) > _MOST_DIGITS for count in _GRES_COUNT.findall(record)):
+                raise TraceError(f"{name}: {record.split()[0][:40]}: expected up to {MAX_GPUS_PER_NODE} GPUs")
             try:
                 yield parse_node(" ".join(record.split()))
             except (SlurmParseError, ValueError) as error:
@@ -81,7 +86,7 @@ def _sinfo_nodes(text: str, name: str) -> Iterator[Node]:
             raise TraceError(f"{name}:{number}: expected what '{SINFO_COMMAND}' or 'scontrol show node' prints")
         try:
             cpus, memory = (int(field.rstrip("+")) for field in fields[1:3])
-            kinds = [entry.type for entry in parse_gpus(fields[3]) for _ in range(entry.count)]
+            kinds = [entry.type for entry in parse_gpus(fields[3]) for _ in range(min(entry.count, _TOO_MANY))]
             names = expand_hostlist(fields[0])
         except (SlurmParseError, ValueError) as error:
             raise TraceError(f"{name}:{number}: expected NODES|CPUS|MEMORY|GRES: {error}") from error

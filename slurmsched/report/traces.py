@@ -77,7 +77,10 @@ def _load_lines(summary: TraceSummary) -> Iterator[str]:
     peak = amount(summary.peak_gpus, digits)
     if summary.span_h:
         busy = amount(summary.busy_gpus, digits)
-        yield f"started on arrival they keep {_gpus(busy)} busy on average, {peak} at most"
+        if summary.busy_gpus > summary.peak_gpus:  # jobs run on after the last arrival
+            yield f"{busy} GPU-hours arrive in an hour; started on arrival they keep at most {_gpus(peak)} busy"
+        else:
+            yield f"started on arrival they keep {_gpus(busy)} busy on average, {peak} at most"
     else:
         yield f"started on arrival they keep {_gpus(peak)} busy"
     if (load := summary.cluster) is not None:

@@ -22,10 +22,11 @@ from slurmsched.report.comparison import distribution
 from slurmsched.report.page import Plot, Unit, render_page, written_at
 from slurmsched.report.quantities import duration, fixed, percent, signed_percent
 from slurmsched.report.tables import Column, Listing, printable, safe_line
-from slurmsched.traces.accounting import Accounting
+from slurmsched.traces.accounting import Accounting, counted
 
 _FAR: Final = 0.25
 """The part by which plain Slurm, simulated, may differ from what the accounting records before a notice says so."""
+_HARDLY: Final = 60.0  # seconds of mean wait below which there is no queue to speak of
 _GROUPS: Final = 5
 _KINDS: Final = {"user": "By user", "name": "By job name", "size": "By size"}
 _LONGEST_NAME: Final = 24
@@ -57,15 +58,17 @@ class Tryout:
             return f"{name} would have changed nothing: every job starts when it does under plain Slurm."
         if not isfinite(mean.change):
             return f"Nothing can be said of {name}: jobs took no time."
+        if not (figures.sooner or figures.later or figures.policy.restarts):
+            return f"Under {name} no job would have ended a minute sooner or later than under plain Slurm."
         amount = percent(abs(mean.change))
         if abs(mean.change) < 0.005:  # noqa: PLR2004  # shown as 0 %
-            what = f"Under {name} the mean job would have ended as soon as under plain Slurm"
+            what = f"Under {name} the mean job would have ended neither sooner nor later than under plain Slurm"
         else:
             word = "sooner" if mean.change < 0 else "later"
             what = f"Under {name} the mean job would have ended {amount} {word} than under plain Slurm"
         if not mean.is_known:
             sure = "how sure that is cannot be told from so few jobs"
-        elif mean.is_sure:
+        elif mean.is_sure or amount == "0 %":
             sure = f"90 % range {_range_text(mean)}"
         else:
             sure = f"no sure difference: 90 % range {_range_text(mean)}"
@@ -191,14 +194,21 @@ def notices(tryout: Tryout) -> Iterator[str]:
             f"sacct shows {pluralise(tryout.most_held, 'GPU')} in use at once, and this cluster has {shape.gpus}:"
             " it is not the one that the jobs ran on."
         )
-    recorded, slurm = figures.recorded.mean_s, figures.slurm.mean_s
-    if recorded > 0 and abs(slurm / recorded - 1) > _FAR:
+    recorded, slurm, waited = figures.recorded.mean_s, figures.slurm.mean_s, figures.recorded.mean_wait_s
+    is_far = recorded > 0 and abs(slurm / recorded - 1) > _FAR
+    if is_far:
         yield (
             "What really happened is not what plain Slurm does in the simulation: the mean completion that sacct"
             f" records is {duration(recorded)}, simulated {duration(slurm)} ({signed_percent(slurm / recorded - 1)})."
             f" {_DIFFERENCES}"
         )
-    if not tryout.run.options.checkpoints and not figures.policy.restarts:
+    if figures.slurm.mean_wait_s < _HARDLY:
+        beside = f", though by sacct they waited {duration(waited)} on average" if waited >= _HARDLY else ""
+        yield (
+            f"Under plain Slurm, simulated, jobs hardly wait{beside}: there is no queue for a policy to order better."
+            + (f" {_DIFFERENCES}" if beside and not is_far else "")
+        )
+    elif not tryout.run.options.checkpoints and not figures.policy.restarts:
         hinted = sum("ckpt=" in job.comment for job in tryout.accounting.jobs)
         yield (
             f"{_hinted(hinted)} by a hint that a checkpoint can be asked for, and only such jobs may be preempted."
@@ -261,8 +271,7 @@ def _day(at: float) -> str:
 def left_out_lines(tryout: Tryout) -> Iterator[str]:
     """What the figures do not count, and what was taken for granted, with numbers."""
     for reason, count in tryout.accounting.left_out.items():
-        noun, _, rest = reason.partition("s ")
-        yield f"left out: {pluralise(count, noun)} {rest}"
+        yield f"left out: {counted(reason, count)}"
     for reason, count in list(tryout.run.impossible.items())[:_GROUPS]:
         yield f"left out: {pluralise(count, 'job')} that this cluster cannot hold: {printable(reason)}"
     if more := sum(list(tryout.run.impossible.values())[_GROUPS:]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import ceil, inf, nextafter
+from math import ceil, floor, inf, nextafter
 from typing import Final
 
 from slurmsched.backends.protocol import Identity, JobOrigin, Privilege
@@ -17,6 +17,7 @@ from slurmsched.backends.simulated import (
     Delays,
     JobSubmitHook,
     SimulatedBackend,
+    SimulatedJob,
     Submission,
     VirtualClock,
     VirtualCluster,
@@ -73,7 +74,8 @@ LEFT_OUT_ROUNDS: Final = 6.0
 """Periods after which a full round is not left out: what users are due is counted over no more than 8."""
 
 _MAX_IDLE_ROUNDS: Final = 2000
-"""Rounds in a row without a running job or an event after which waiting jobs count as stuck."""
+"""Rounds in a row without a running job or an event after which waiting jobs count as stuck, and rounds of an empty
+cluster are left out."""
 
 
 def simulate(
@@ -419,13 +421,13 @@ class SimulationEngine:
         idle_rounds, changes_seen = 0, -1
         end = inf if self.options.until is None else CLOCK_START + self.options.until
         while self._unfinished(measured) and self.clock.now() < end:
-            next_round = min(self.clock.now() + self.options.period, end)
+            next_round = min(self._next_round(idle_rounds), end)
             self.failures.schedule(self.cluster.events, next_round)
             self.daemon.run_due_round()
             self._sample()
             idle_rounds = 0 if self.cluster.changes != changes_seen or self.samples[-1].running else idle_rounds + 1
             changes_seen = self.cluster.changes
-            if idle_rounds > _MAX_IDLE_ROUNDS or (
+            if (idle_rounds > _MAX_IDLE_ROUNDS and self._waiting()) or (
                 self.cluster.events.next_time is None and not self.daemon.is_active()
             ):
                 raise SimulationError(self._stuck_message())
@@ -436,6 +438,18 @@ class SimulationEngine:
             self.scenario, self.choice, self.options, self.cluster, jobs, self.samples, self.decisions
         )
         return collect_result(finished, time.perf_counter() - wall_start, time.process_time() - cpu_start)
+
+    def _next_round(self, idle_rounds: int) -> float:
+        """Returns when the next full round is, in unix seconds. After many rounds on an empty cluster those before the
+        next event are left out: a trace may have weeks without a job."""
+        now, period = self.clock.now(), self.options.period
+        event = self.cluster.events.next_time
+        if idle_rounds <= _MAX_IDLE_ROUNDS or event is None or self._waiting():
+            return now + period
+        return now + period * max(1.0, floor((event - now) / period))
+
+    def _waiting(self) -> list[SimulatedJob]:
+        return [job for job in self.cluster.jobs.values() if job.state is JobState.PENDING]
 
     def _sample(self) -> None:
         self.samples.append(take_sample(self.cluster, self.clock.now() - CLOCK_START))
@@ -465,7 +479,7 @@ class SimulationEngine:
         return tuple(possible)
 
     def _stuck_message(self) -> str:
-        waiting = [job for job in self.cluster.jobs.values() if job.state is JobState.PENDING]
+        waiting = self._waiting()
         named = self.jobs[self.index_of[waiting[0].array_job or waiting[0].id]].id if waiting else "none"
         held = " (held)" if waiting and waiting[0].hold is not Hold.NONE else ""
         verb = "waits" if len(waiting) == 1 else "wait"

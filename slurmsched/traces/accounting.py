@@ -44,6 +44,13 @@ STILL_WAITING: Final = "jobs that still wait"
 NEVER_RAN: Final = "jobs that ended before they ran (cancelled while they waited)"
 NO_GPUS: Final = "jobs without GPUs"
 SHARDS: Final = "jobs that share a GPU (gres/shard)"
+IMPOSSIBLE: Final = "jobs with dates before 2000 or after 2099, years of run time, or more GPUs than any cluster has"
+"""A clock was wrong, or the database is damaged. One such job would stretch the period over decades."""
+
+_DATES: Final = (946_684_800.0, 4_102_444_800.0)
+"""2000 to 2100, in unix seconds."""
+_LONGEST_RUN: Final = 3 * 366 * 86400.0
+_MOST_GPUS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +126,7 @@ def _mostly_readable(
     if bad > _MOST_UNREADABLE * (len(records) + bad):
         raise TraceError(problem + (f" (and {pluralise(bad - 1, 'more row')})" if bad > 1 else ""))
     if not records:
-        raise TraceError(f"{name} has headings and no jobs: choose another period with sacct's -S and -E")
+        raise TraceError(f"{name} has no jobs: choose another period with sacct's -S and -E")
     return records, counts
 
 
@@ -177,10 +184,16 @@ def _accounting(records: Iterable[AccountingRecord], counts: Counter[str], name:
     if counts[UNREADABLE]:
         left_out[UNREADABLE] = counts[UNREADABLE]
     if not jobs:
-        found = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+        found = ", ".join(counted(reason, count) for reason, count in left_out.items())
         raise TraceError(f"{name}: expected jobs that ran on GPUs, found only {found}")
     jobs.sort(key=lambda job: (job.job.arrival, job.job.id))
     return Accounting(tuple(jobs), dict(left_out), tuple(_notes(jobs, counts)))
+
+
+def counted(reason: str, count: int) -> str:
+    """Returns a reason with the number of jobs or rows that it leaves out: `1 job without GPUs`."""
+    noun, _, rest = reason.partition("s ")
+    return f"{pluralise(count, noun)} {rest}"
 
 
 def _reason_left_out(runs: Sequence[AccountingRecord]) -> str:
@@ -189,7 +202,16 @@ def _reason_left_out(runs: Sequence[AccountingRecord]) -> str:
         return SHARDS if any(run.shards for run in runs) else NO_GPUS
     if not any(run.start is not None and run.elapsed > 0 for run in runs):
         return STILL_WAITING if last.state in _WAITING | _RUNNING else NEVER_RAN
+    if not all(map(_is_possible, runs)):
+        return IMPOSSIBLE
     return UNREADABLE if last.submit is None and runs[0].submit is None else ""
+
+
+def _is_possible(run: AccountingRecord) -> bool:
+    first, last = _DATES
+    times = (run.submit, run.eligible, run.start, run.end)
+    in_time = all(first <= time < last for time in times if time is not None)
+    return in_time and run.elapsed <= _LONGEST_RUN and 0 <= run.gpus <= _MOST_GPUS
 
 
 def _accounted(runs: Sequence[AccountingRecord]) -> AccountedJob:

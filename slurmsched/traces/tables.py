@@ -114,9 +114,10 @@ def csv_rows(text: str, name: str, required: Sequence[str] = ()) -> Iterator[Tab
 def pipe_separated_rows(text: str, name: str, required: Sequence[str] = ()) -> Iterator[TableRow]:
     """Yields the rows of a text with columns separated by `|` and no quoting: the last column may contain `|`. Raises
     TraceError."""
-    head = text.partition("\n")[0]
+    head = text.partition("\n")[0].removesuffix("\r")
     count, ends = len(head.removesuffix("|").split("|")), head.endswith("|")
-    rows = (line.removesuffix("|") if ends else line for line in text.splitlines())
+    lines = (line.removesuffix("\r") for line in text.split("\n"))  # owners' names may hold other ends of lines
+    rows = (line.removesuffix("|") if ends else line for line in lines)
     yield from _under_headings(
         ((at, row.split("|", count - 1)) for at, row in enumerate(rows, start=1)), name, required, "|"
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from slurmsched.model import parse_hints
+from slurmsched.model.reasons import pluralise
 from slurmsched.traces.tables import NO_VALUE, TableRow, pipe_separated_rows
 from slurmsched.traces.trace import ImportContext, ImportedTrace, TraceError, TraceJob, build_trace
 
@@ -148,7 +149,16 @@ def read_sacct(text: str, name: str, _sources: ImportContext) -> ImportedTrace:
     if "|" not in text.partition("\n")[0]:
         raise TraceError(f"{name}:1: expected columns separated by '|': run sacct with --parsable2")
     skipped = Counter[str]()
-    jobs = finished_jobs(_records(text, name), skipped)
+    return _imported(name, finished_jobs(_records(text, name), skipped), skipped)
+
+
+def _imported(name: str, found: Iterable[TraceJob], skipped: Mapping[str, int]) -> ImportedTrace:
+    """Returns the trace of the jobs, which are counted in `skipped` while they are read. Raises TraceError, which says
+    what was left out if that is all."""
+    jobs = list(found)
+    if not jobs and skipped:
+        left_out = ", ".join(f"{pluralise(count, 'job')} left out ({reason})" for reason, count in skipped.items())
+        raise TraceError(f"{name}: expected at least one job that can be replayed, found {left_out}")
     return ImportedTrace(build_trace(name, jobs, f"imported: {name}", from_first=True), dict(skipped))
 
 
@@ -221,7 +231,10 @@ def parse_elapsed(line: TableRow, field: str) -> float | None:
     if match is None or len(text) > 32:  # noqa: PLR2004  # longer than any time Slurm prints
         raise line.error(field, "a time such as 1-02:03:04")
     days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-    return 86400.0 * days + 3600.0 * hours + 60.0 * minutes + rest
+    seconds = 86400.0 * days + 3600.0 * hours + 60.0 * minutes + rest
+    if seconds > _MAX_NUMBER:
+        raise line.error(field, "a time such as 1-02:03:04")
+    return seconds
 
 
 _MAX_NUMBER: Final = 1e15
@@ -230,8 +243,7 @@ _MAX_NUMBER: Final = 1e15
 def read_sacct_json(text: str, name: str, _sources: ImportContext) -> ImportedTrace:
     """Returns the jobs that ran and are over. Raises TraceError."""
     skipped = Counter[str]()
-    jobs = finished_jobs((json_record(*entry) for entry in json_entries(text, name)), skipped)
-    return ImportedTrace(build_trace(name, jobs, f"imported: {name}", from_first=True), dict(skipped))
+    return _imported(name, finished_jobs((json_record(*entry) for entry in json_entries(text, name)), skipped), skipped)
 
 
 def json_entries(text: str, name: str) -> Iterator[tuple[object, str]]:

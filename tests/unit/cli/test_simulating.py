@@ -131,6 +131,21 @@ def test_a_trace_is_made_up_shown_and_read_again(site: Site) -> None:
     assert again == made.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("trace", "generate", "gavel", "--jobs", "3", "--out"),
+        ("trace", "import", "JOBS", "--out"),
+        ("simulate", "--cluster", CLUSTER, "--trace", "JOBS", "--policy", "slurm", "--out"),
+    ],
+    ids=["generate", "import", "simulate"],
+)
+def test_a_file_that_cannot_be_written_is_named_in_one_line(site: Site, jobs: str, words: tuple[str, ...]) -> None:
+    result = site.run(*(jobs if word == "JOBS" else word for word in words), "/nowhere/out.csv")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "synsched: cannot write /nowhere/out.csv: No such file or directory\n"
+
+
 def test_every_form_of_trace_is_listed(site: Site) -> None:
     text = "\n".join(site.lines("trace", "formats"))
     assert all(form in text for form in ("synergy", "gavel", "openb", "philly", "sacct"))

@@ -157,6 +157,49 @@ def test_a_cluster_that_is_too_small_is_noticed(site: Site, month: str) -> None:
     assert "sacct shows 5 GPUs in use at once, and this cluster has 4" in text
 
 
+def quiet_month(site: Site, wait: int) -> str:
+    """Eight jobs a quarter of an hour apart, each of which runs for five minutes after `wait` minutes."""
+    rows = [
+        row(
+            str(number),
+            Submit=f"2026-10-01T0{number // 4}:{15 * (number % 4):02d}:00",
+            Start=f"2026-10-01T0{number // 4}:{15 * (number % 4) + wait:02d}:00",
+            End=f"2026-10-01T0{number // 4}:{15 * (number % 4) + wait + 5:02d}:00",
+            Elapsed="00:05:00",
+        )
+        for number in range(8)
+    ]
+    path = site.folder / "quiet.txt"
+    path.write_text("\n".join([HEAD, *rows]) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def test_where_nobody_waits_the_answer_says_that_there_is_nothing_to_gain(site: Site) -> None:
+    text = " ".join(site.lines("tryout", quiet_month(site, 0), "--cluster", CLUSTER))
+    assert text.startswith("unified would have changed nothing: every job starts when it does under plain Slurm.")
+    assert "jobs hardly wait: there is no queue for a policy to order better" in text
+    assert "has no priorities" not in text
+    assert "--checkpoints" not in text  # there is nothing to preempt for
+
+
+def test_where_nobody_waits_but_did_the_answer_says_what_they_may_have_waited_for(site: Site) -> None:
+    text = " ".join(site.lines("tryout", quiet_month(site, 6), "--cluster", CLUSTER))
+    assert "jobs hardly wait, though by sacct they waited 6 min on average: there is no queue" in text
+    assert text.count("The simulation has no priorities, partitions") == 1
+
+
+def test_no_job_a_minute_sooner_or_later_is_said_in_these_words_and_without_zeros(site: Site) -> None:
+    """Five of one GPU where four fit: a round starts the last seconds after Slurm would."""
+    rows = [
+        row(str(minute), Submit=f"2026-10-01T00:{minute:02d}:00", Start=f"2026-10-01T00:{minute:02d}:00")
+        for minute in (0, 2, 4, 6, 8)
+    ]
+    path = site.folder / "five.txt"
+    path.write_text("\n".join([HEAD, *rows]) + "\n", encoding="utf-8")
+    text = " ".join(site.lines("tryout", str(path), "--cluster", CLUSTER))
+    assert text.startswith("Under unified no job would have ended a minute sooner or later than under plain Slurm.")
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -265,7 +267,7 @@ NodeName=cpu1 CoresPerSocket=16 CPUTot=64 RealMemory=1000 State=IDLE
 """
 
 
-@pytest.mark.parametrize(
+SHOWN = pytest.mark.parametrize(
     "text",
     [
         pytest.param(SCONTROL, id="scontrol show node"),
@@ -275,6 +277,20 @@ NodeName=cpu1 CoresPerSocket=16 CPUTot=64 RealMemory=1000 State=IDLE
         pytest.param("NODELIST|CPUS|MEMORY|GRES\ngpu1|64|512000|gpu:A100:4\n", id="sinfo with headings"),
     ],
 )
+
+
+@SHOWN
+def test_nodes_are_read_from_a_pipe_as_a_shell_makes_it(text: str, tmp_path: Path) -> None:
+    """`--cluster <(scontrol show node)`."""
+    pipe = tmp_path / "63"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=(text,), daemon=True)
+    writer.start()
+    assert len(read_shape(str(pipe)).nodes) == 1
+    writer.join(10)
+
+
+@SHOWN
 def test_nodes_are_read_from_what_slurm_prints(text: str, tmp_path: Path) -> None:
     file = tmp_path / "nodes.txt"
     file.write_text(text)
@@ -292,6 +308,12 @@ def test_nodes_are_read_from_what_slurm_prints(text: str, tmp_path: Path) -> Non
             "NODELIST NODES PARTITION STATE\ngpu1 1 gpu idle", "nodes.txt:1: expected what 'sinfo -h", id="plain sinfo"
         ),
         pytest.param("cpu1|64|1000|(null)", "none of its nodes has a GPU", id="no GPU"),
+        pytest.param("gpu1|64|1000|gpu:999999999", "up to 64 GPUs each", id="GPUs that fill the memory, by sinfo"),
+        pytest.param(
+            "NodeName=gpu1 CPUTot=4 RealMemory=1000 Gres=gpu:a100:999999999 State=IDLE\n",
+            "expected up to 64 GPUs",
+            id="GPUs that fill the memory, by scontrol",
+        ),
         pytest.param("gpu1|many|1000|gpu:4", "nodes.txt:1: expected NODES|CPUS|MEMORY|GRES", id="no number"),
     ],
 )

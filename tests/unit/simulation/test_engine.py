@@ -132,6 +132,17 @@ def test_jobs_end_at_the_ends_of_rounds_where_that_is_asked_for() -> None:
     assert ends(world(job(0, 0.0, 450.0)), "synergy/fifo", replace(FREE, quantised=True)) == [600.0]
 
 
+@pytest.mark.parametrize("policy", ["slurm", "synergy/las", "unified"])
+@pytest.mark.parametrize("options", [FREE, EARLY, replace(EARLY, direct=True)], ids=["rounds", "early", "direct"])
+@pytest.mark.parametrize("days", [8, 20_000])
+def test_a_trace_may_have_weeks_without_a_job(policy: str, options: SimulationOptions, days: int) -> None:
+    first, last = ends(world(job(0), job(1, 86400.0 * days + 1.0)), policy, options)
+    assert first is not None
+    assert last is not None
+    assert 600.0 <= first <= 620.0
+    assert 601.0 <= last - 86400.0 * days <= 1201.0  # at a round at the latest
+
+
 def test_a_displaced_job_pays_the_overhead_once_and_loses_no_work() -> None:
     """The long job gives way to the short one at 1500 s, and goes on at 1800 s with 60 s lost."""
     made = world(job(0, 0.0, 6000.0), job(1, 1450.0, 240.0))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slurmsched.traces.accounting import SACCT_COMMAND, Accounting, read_accounting
+from slurmsched.traces.accounting import IMPOSSIBLE, SACCT_COMMAND, UNREADABLE, Accounting, read_accounting
 from slurmsched.traces.formats.sacct import SACCT_FIELDS
 from slurmsched.traces.trace import TraceError
 
@@ -114,6 +114,30 @@ def test_what_is_left_out_is_counted_by_reason() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"Submit": "1970-01-01T00:00:10"}, id="a node whose clock was not set"),
+        pytest.param({"Submit": "999999999999999", "Start": "999999999999999"}, id="a damaged database"),
+        pytest.param({"End": "9999-01-01T00:00:00"}, id="an end that never comes"),
+        pytest.param({"Elapsed": "99999-00:00:00"}, id="centuries of run time"),
+        pytest.param({"AllocTRES": "cpu=4,gres/gpu=999999999999"}, id="more GPUs than there are"),
+    ],
+)
+def test_what_cannot_be_so_is_left_out_and_does_not_stretch_the_period(given: dict[str, str]) -> None:
+    found = read(row("1"), row("2", **given))
+    assert ([job.job.id for job in found.jobs], found.left_out) == (["1"], {IMPOSSIBLE: 1})
+
+
+def test_a_time_longer_than_any_number_of_seconds_is_not_read() -> None:
+    assert read(row("1"), row("2", Elapsed="9999999999999999-00:00:00")).left_out == {UNREADABLE: 1}
+
+
+def test_where_there_is_nothing_to_simulate_one_job_is_not_several() -> None:
+    with pytest.raises(TraceError, match="found only 1 job without GPUs, 1 row that"):
+        read(row(ReqTRES="cpu=4", AllocTRES="cpu=4"), "x|y")
+
+
 def test_what_is_taken_for_granted_is_said() -> None:
     found = read(
         row("1", State="FAILED"),
@@ -142,7 +166,8 @@ def test_tasks_of_an_array_are_jobs() -> None:
     [
         pytest.param("", "month.txt is empty: write it with 'sacct -a -XDP", id="an empty file"),
         pytest.param("\n\n", "is empty", id="blank lines"),
-        pytest.param(HEAD + "\n", "has headings and no jobs: choose another period", id="no job"),
+        pytest.param(HEAD + "\n", "month.txt has no jobs: choose another period", id="no job"),
+        pytest.param('{"jobs": []}', "month.txt has no jobs: choose another period", id="no job in JSON"),
         pytest.param(row() + "\n", "it begins with a job, expected headings (no --noheader)", id="no headings"),
         pytest.param(
             HEAD.replace("|", ",") + "\n1,1", "separated by commas, expected '|' (no --delimiter)", id="commas"
@@ -169,7 +194,7 @@ def test_tasks_of_an_array_are_jobs() -> None:
         pytest.param('{"jobs": 3}', "jobs: expected the list that sacct --json prints", id="JSON of something else"),
         pytest.param(
             HEAD + "\n" + row(ReqTRES="cpu=1", AllocTRES="cpu=1"),
-            "expected jobs that ran on GPUs, found only 1 jobs without GPUs",
+            "expected jobs that ran on GPUs, found only 1 job without GPUs",
             id="no GPUs at all",
         ),
     ],
@@ -199,17 +224,18 @@ def test_one_unreadable_row_in_twenty_is_left_out_and_counted() -> None:
 
 
 def test_json_is_read_too() -> None:
+    at = FIRST_OF_OCTOBER
     job = {
         "job_id": 7,
         "user": "bob",
         "name": "eval",
         "partition": "gpu",
         "state": {"current": ["COMPLETED"]},
-        "time": {"submission": 100, "eligible": 160, "start": 200, "end": 260, "elapsed": 60},
+        "time": {"submission": at, "eligible": at + 60, "start": at + 100, "end": at + 160, "elapsed": 60},
         "tres": {"allocated": [{"type": "gres", "name": "gpu", "count": 2}]},
     }
     (found,) = read_accounting(json.dumps({"jobs": [job]}), "month.json").jobs
-    assert (found.job.id, found.job.arrival, found.start, found.end) == ("7", 160.0, 200.0, 260.0)
+    assert (found.job.id, found.job.arrival, found.start, found.end) == ("7", at + 60, at + 100, at + 160)
     assert (found.job.gpus, found.job.name, found.partition) == (2, "eval", "gpu")
 
 

@@ -50,6 +50,17 @@ def test_a_month_of_sacct(tmp_path: Path) -> None:
     assert found.skipped == {"not over yet": 1, "never ran": 1, "has no GPUs": 1}
 
 
+def test_where_no_job_of_sacct_can_be_replayed_it_says_why(tmp_path: Path) -> None:
+    lines = SACCT.splitlines()
+    with pytest.raises(TraceError, match=r"found 1 job left out \(not over yet\), 1 job left out \(has no GPUs\)"):
+        read(tmp_path, "\n".join([lines[0], lines[4], lines[6]]))
+
+
+def test_a_comment_of_an_owner_may_hold_what_others_take_for_the_end_of_a_line(tmp_path: Path) -> None:
+    text = SACCT.replace("synsched:model=resnet50", "a\x0bb\x1cc\u2028d\x85e")
+    assert len(read(tmp_path, text).jobs) == 3
+
+
 def test_the_runs_of_a_requeued_job_count_together_from_its_first_submission(tmp_path: Path) -> None:
     head = "JobID|State|Submit|Start|Elapsed|AllocTRES\n"
     runs = "7|REQUEUED|100|110|00:01:00|gres/gpu=1\n7|COMPLETED|200|250|00:02:00|gres/gpu=1\n"

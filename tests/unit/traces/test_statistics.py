@@ -76,6 +76,12 @@ def test_a_queue_at_a_glance() -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_no_mean_is_above_the_most() -> None:
+    """Two jobs of eight hours that arrive an hour apart: 16 GPU-hours in an hour, and never more than two GPUs."""
+    lines = shown(summary(TraceJob("a", 0.0, 1, 8 * HOUR), TraceJob("b", HOUR, 1, 8 * HOUR)))
+    assert "16 GPU-hours arrive in an hour; started on arrival they keep at most 2 GPUs busy" in lines
+
+
 def test_jobs_that_arrive_at_once_have_no_curves() -> None:
     lines = shown(summary(TraceJob("a", 5.0, 2, HOUR), TraceJob("b", 5.0, 1, HOUR), cluster="v100:1x1"))
     assert "2 jobs of 3 GPU-hours, all arriving at once" in lines
