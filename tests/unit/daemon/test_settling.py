@@ -152,8 +152,14 @@ def test_a_victim_whose_newcomer_is_refused_returns_and_is_not_disturbed_for_it_
 )
 @example(sizes=[4, 2, 4, 8], later=[4, 8, 2], refused={3: "BadConstraints"}, since=0.0)  # it displaced, and is refused
 @example(sizes=[4, 4, 4, 8], later=[2, 8], refused=dict.fromkeys((1, 2, 3), "BadConstraints"), since=0.0)  # in turn
+@example(  # displaced late: at the end it is held for some seconds between two tries
+    sizes=[2, 2],
+    later=[8, 8],
+    refused={4: "BadConstraints", 2: "Priority", 6: "Priority", 7: "Resources"},
+    since=7_500.0,
+)
 @settings(max_examples=12, deadline=None)
-def test_whatever_slurm_refuses_no_job_that_ran_is_held_while_its_place_is_free(
+def test_whatever_slurm_refuses_no_job_that_ran_stays_held_while_its_place_is_free(
     sizes: list[int], later: list[int], refused: dict[int, str], since: float
 ) -> None:
     until = 12_000.0  # each of four that are always refused has three tries, of which a full round makes one
@@ -169,15 +175,27 @@ def test_whatever_slurm_refuses_no_job_that_ran_is_held_while_its_place_is_free(
             world.submit(gpus)
         for gpus in later:
             daemon.clock.after(7_600.0, lambda gpus=gpus: world.submit(gpus))  # type: ignore[misc]  # bound early
-        for at in range(10, int(until), 10):
-            daemon.clock.after(
-                float(at), lambda: last_nodes.update({job: nodes for job, nodes in world.where().items() if nodes})
-            )
+        held_since = dict[str, float]()
+
+        def look() -> None:
+            """Notes where jobs run, and since when those are held that could run there again."""
+            last_nodes.update({job: nodes for job, nodes in world.where().items() if nodes})
+            seen = world.simulated.observe()
+            free = {one.name: one.free for one in seen.nodes}
+            held = {
+                job.id
+                for job in seen.jobs_in_state(JobState.PENDING)
+                if job.id in world.held()
+                and any(free[name].gpus >= job.original_request.gpus for name in last_nodes.get(job.id, ()))
+            }
+            for job in held_since.keys() - held:
+                del held_since[job]
+            for job in held:
+                held_since.setdefault(job, world.clock.now())
+
+        for at in range(10, int(until) + 1, 10):
+            daemon.clock.after(float(at), look)
         daemon.run(until, keep_holds=True)
         assert world.clock.now() >= START + until
-        seen = world.simulated.observe()
-        free = {one.name: one.free for one in seen.nodes}
-        for job in seen.jobs_in_state(JobState.PENDING):
-            if job.id in world.held() and job.id in last_nodes:
-                gpus, nodes = job.original_request.gpus, last_nodes[job.id]
-                assert all(free[name].gpus < gpus for name in nodes), f"job {job.id} is held and {nodes} have room"
+        waited = {job: world.clock.now() - began for job, began in held_since.items()}
+        assert all(seconds < 600.0 for seconds in waited.values()), "held beside its own free place, in seconds"
