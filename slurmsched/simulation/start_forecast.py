@@ -238,7 +238,8 @@ def length_of_variant(
     if variant.original_request == asked.original_request or known is None:
         return known, words
     resized = variant.original_request.gpus != asked.original_request.gpus
-    if resized and of_variant is not None and of_variant.kind == WorkKind.NAME_AND_GPUS.words:
+    same_size = (WorkKind.LIMIT.words, WorkKind.NAME_AND_GPUS.words) if variant.name else ()
+    if resized and of_variant is not None and of_variant.kind in same_size:
         return of_variant, _by_runs(of_variant)
     factor = _slowdown(asked, variant, knowledge)
     if not factor:
