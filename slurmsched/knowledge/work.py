@@ -42,7 +42,7 @@ class WorkKind(IntEnum):
 
 
 _WORDS: Final = {
-    WorkKind.LIMIT: "GPUs and time limit",
+    WorkKind.LIMIT: "work and time limit",
     WorkKind.SCRIPT: "script, folder and GPUs",
     WorkKind.NAME_AND_GPUS: "name and GPUs",
     WorkKind.NAME: "name",
@@ -115,8 +115,8 @@ class Work:
         return (*kinds, (WorkKind.GPUS, (owner, gpus)), (WorkKind.OWNER, (owner,)))
 
     def kinds_of_length(self) -> tuple[tuple[WorkKind, Kind], ...]:
-        """Returns the kinds that tell how long it runs, the nearest first: those of `kinds`, and before them the runs of
-        the nearest one with as many GPUs and the same time limit, for a job that has a limit."""
+        """Returns the kinds that tell how long it runs, the nearest first: those of `kinds`, and before them, for a job
+        that has a time limit, the runs of the nearest one with as many GPUs and the same limit."""
         kinds = self.kinds()
         if not self.limit:
             return kinds

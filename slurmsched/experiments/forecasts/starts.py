@@ -263,7 +263,8 @@ def told_ranges(forecasts: Sequence[ForecastOfJob]) -> tuple[tuple[ToldRange, ..
 
 _NOTE: Final = (
     "Two weeks of Philly, by virtual clusters, on 8 nodes of 8 GPUs, after twelve days that only correct the ranges;"
-    " seeds draw the weeks, which of their jobs there are, and their limits. Later submissions are not foreseen."
+    " seeds draw the weeks, which of their jobs there are, and their limits. These are drawn from how long jobs run, so"
+    " that they tell more of it than real ones may. Later submissions are not foreseen."
     " squeue --start is Slurm's scheduler, simulated, with every job running for its whole limit; times after the"
     " simulation's end count as its end."
 )
