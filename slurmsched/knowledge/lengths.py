@@ -118,7 +118,7 @@ class LengthHistory:
         if not 0 < run.seconds < inf:
             return
         number = min(int(log(min(max(run.seconds, 1.0), LONGEST)) / log(LONGEST) * BINS), BINS - 1)
-        for _, key in run.kinds():
+        for _, key in run.kinds_of_length():
             self._kinds[key].add(number if run.completed else -1 - number, run.ended_at)
         self._changed.add((run.owner, run.gpus))
         if run.likely is not None:
@@ -303,7 +303,7 @@ class _Curves:
     def of(
         cls, jobs: Sequence[UnfinishedJob], history: LengthHistory, running: Mapping[Kind, Sequence[int]]
     ) -> _Curves:
-        chains = [job.kinds() for job in jobs]
+        chains = [job.kinds_of_length() for job in jobs]
         sizes = list(dict.fromkeys((job.owner, job.gpus) for job in jobs))
         start = {size: index for index, size in enumerate(sizes)}
         mass = _unknown(np.array([history.median_of_others(gpus) for _, gpus in sizes]))
@@ -341,7 +341,7 @@ def _reached_by_kind(jobs: Iterable[UnfinishedJob]) -> Mapping[Kind, Sequence[in
     begun = [job for job in jobs if job.elapsed > 0]
     reached = defaultdict[Kind, list[int]](list)
     for job, number in zip(begun, bin_of(np.array([job.elapsed for job in begun])).tolist(), strict=True):
-        for _, key in job.kinds():
+        for _, key in job.kinds_of_length():
             reached[key].append(number)
     return reached
 

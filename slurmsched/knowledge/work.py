@@ -1,7 +1,8 @@
 """What runs of the same work have in common, from which later ones are known.
 
-Kinds go from the nearest to the widest. All but the GPUs is text of the owner, which is only compared, never
-understood; no kind holds runs of two owners. The type of GPU is no part of it: a job that waits need not have one.
+Kinds go from the nearest to the widest. All but GPUs and limits is text of the owner, which is only compared, never
+understood; no kind holds runs of two owners. Time limits count as in Smith, Foster and Taylor (JSSPP 1998): who asks
+for more time mostly needs more. The type of GPU is no part of it: a job that waits need not have one.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ _MOST_OF_A_TEXT: Final = 128
 class WorkKind(IntEnum):
     """What runs have in common with a job, from the nearest to the widest."""
 
-    SCRIPT = 0
+    LIMIT = 0
+    """Time limit, GPUs, and what the nearest of the other kinds has in common. It tells of lengths alone."""
+    SCRIPT = 1
     """Owner, name, script, folder, model, array or not, and GPUs."""
-    NAME_AND_GPUS = 1
-    NAME = 2
+    NAME_AND_GPUS = 2
+    NAME = 3
     """Owner and name, digits aside."""
-    MODEL = 3
+    MODEL = 4
     """Owner and hinted model."""
-    GPUS = 4
+    GPUS = 5
     """Owner and number of GPUs."""
-    OWNER = 5
-    OTHERS = 6
+    OWNER = 6
+    OTHERS = 7
     """None of the owner's runs: what all owners' jobs of that size, and all jobs, tell together."""
 
     @property
@@ -39,6 +42,7 @@ class WorkKind(IntEnum):
 
 
 _WORDS: Final = {
+    WorkKind.LIMIT: "work and time limit",
     WorkKind.SCRIPT: "script, folder and GPUs",
     WorkKind.NAME_AND_GPUS: "name and GPUs",
     WorkKind.NAME: "name",
@@ -54,7 +58,8 @@ Kind = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What the runs of a work have in common. Texts are empty where not known; `script` is a digest."""
+    """What the runs of a work have in common. Texts are empty where not known; `script` is a digest. `limit` is the
+    time limit of a run in seconds, 0 if there is none."""
 
     owner: str
     name: str = ""
@@ -63,6 +68,7 @@ class Work:
     model: str = ""
     array: bool = False
     gpus: int = 0
+    limit: int = 0
 
     @classmethod
     def of_job(cls, job: Job, script: str = "", folder: str = "", **others: Any) -> Self:
@@ -75,6 +81,7 @@ class Work:
             model=job.hints.model or "",
             array=bool(job.array_job),
             gpus=job.original_request.gpus,
+            limit=job.time_limit or 0,
             **others,
         )
 
@@ -88,6 +95,7 @@ class Work:
             model=run.model,
             array=bool(run.array_job),
             gpus=run.gpus,
+            limit=run.time_limit or 0,
             **others,
         )
 
@@ -105,6 +113,15 @@ class Work:
         if model:
             kinds.append((WorkKind.MODEL, (owner, model, "model")))
         return (*kinds, (WorkKind.GPUS, (owner, gpus)), (WorkKind.OWNER, (owner,)))
+
+    def kinds_of_length(self) -> tuple[tuple[WorkKind, Kind], ...]:
+        """Returns the kinds that tell how long it runs, the nearest first: those of `kinds`, and before them, for a job
+        that has a time limit, the runs of the nearest one with as many GPUs and the same limit."""
+        kinds = self.kinds()
+        if not self.limit:
+            return kinds
+        nearest, key = kinds[0]
+        return ((WorkKind.LIMIT, (nearest, *key, self.gpus, self.limit)), *kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

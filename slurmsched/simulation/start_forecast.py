@@ -29,7 +29,7 @@ from slurmsched.knowledge.length_distribution import (
     lengths_at,
 )
 from slurmsched.knowledge.lengths import LengthHistory, lengths_of, unfinished_jobs
-from slurmsched.knowledge.work import UnfinishedJob, WorkKind
+from slurmsched.knowledge.work import UnfinishedJob, Work, WorkKind
 from slurmsched.model import (
     AccountedRun,
     ExpectedLength,
@@ -238,7 +238,9 @@ def length_of_variant(
     if variant.original_request == asked.original_request or known is None:
         return known, words
     resized = variant.original_request.gpus != asked.original_request.gpus
-    if resized and of_variant is not None and of_variant.kind == WorkKind.NAME_AND_GPUS.words:
+    named = any(kind is WorkKind.NAME for kind, _ in Work.of_job(variant).kinds())
+    same_size = (WorkKind.LIMIT.words, WorkKind.NAME_AND_GPUS.words) if named else ()
+    if resized and of_variant is not None and of_variant.kind in same_size:
         return of_variant, _by_runs(of_variant)
     factor = _slowdown(asked, variant, knowledge)
     if not factor:

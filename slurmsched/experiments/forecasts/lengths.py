@@ -158,12 +158,13 @@ def _job(run: TracedRun, number: int, now: float) -> UnfinishedJob:
     return UnfinishedJob(id=str(number), owner=run.owner, model=run.model, gpus=run.gpus, elapsed=elapsed)
 
 
-def finished_run(run: TracedRun, likely: tuple[float, float] | None = None) -> FinishedRun:
-    """The run as it counts once it is over; `likely` is the 80 % range that was forecast."""
+def finished_run(run: TracedRun, likely: tuple[float, float] | None = None, limit: float = 0.0) -> FinishedRun:
+    """The run as it counts once it is over; `likely` is the 80 % range that was forecast, `limit` its time limit."""
     return FinishedRun(
         owner=run.owner,
         model=run.model,
         gpus=run.gpus,
+        limit=int(limit),
         seconds=run.seconds,
         ended_at=run.submitted + run.seconds,
         likely=likely,

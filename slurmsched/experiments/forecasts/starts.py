@@ -35,6 +35,7 @@ from slurmsched.experiments.forecasts.lengths import (
     read_runs,
 )
 from slurmsched.knowledge.lengths import JobLengths, LengthHistory, unfinished_jobs
+from slurmsched.knowledge.work import FinishedRun
 from slurmsched.model import ExpectedLength, ExpectedTime, JobId, JobState, SchedulerState, Snapshot, StartRanges
 from slurmsched.simulation.engine import SimulationEngine
 from slurmsched.simulation.inputs import Scenario, SimulationOptions, parse_policy
@@ -106,7 +107,7 @@ def forecast_starts_of(weeks: ForecastWeeks) -> tuple[ForecastOfJob, ...]:
     """Simulates the weeks, and forecasts every two hours the starts of the jobs submitted since that still wait."""
     runs = read_runs(weeks.path)
     began, jobs = drawn_jobs(runs, weeks.seed)
-    known = [finished_run(run) for run in runs if run.submitted + run.seconds <= began]
+    known = finished_before(runs, began, weeks.seed)
     options = SimulationOptions(early=3.0, completing=5.0, until=SIMULATED)
     engine = SimulationEngine(
         Scenario(load_cluster(CLUSTER).nodes, Trace("weeks", jobs)), parse_policy(weeks.policy), options
@@ -137,6 +138,13 @@ def drawn_jobs(runs: Sequence[TracedRun], seed: int) -> tuple[float, tuple[Trace
         TraceJob(str(number), run.submitted - began, run.gpus, run.seconds, user=run.owner, time_limit=limit)
         for number, (run, limit) in enumerate(zip(drawn, limits, strict=True))
     )
+
+
+def finished_before(runs: Sequence[TracedRun], began: float, seed: int) -> Sequence[FinishedRun]:
+    """Returns the runs that had ended by then, with limits as those of the simulated jobs are chosen."""
+    before = [run for run in runs if run.submitted + run.seconds <= began]
+    limits = chosen_limits(np.array([run.seconds for run in before]), random_stream(seed, "limits before"))
+    return [finished_run(run, limit=limit) for run, limit in zip(before, limits.tolist(), strict=True)]
 
 
 @dataclass(slots=True)
@@ -255,7 +263,8 @@ def told_ranges(forecasts: Sequence[ForecastOfJob]) -> tuple[tuple[ToldRange, ..
 
 _NOTE: Final = (
     "Two weeks of Philly, by virtual clusters, on 8 nodes of 8 GPUs, after twelve days that only correct the ranges;"
-    " seeds draw the weeks, which of their jobs there are, and their limits. Later submissions are not foreseen."
+    " seeds draw the weeks, which of their jobs there are, and their limits. These are drawn from how long jobs run, so"
+    " that they tell more of it than real ones may. Later submissions are not foreseen."
     " squeue --start is Slurm's scheduler, simulated, with every job running for its whole limit; times after the"
     " simulation's end count as its end."
 )

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from slurmsched.backends.slurm.submission import PartitionDefaults, unsubmitted_
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.parameters import user_name
 from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.knowledge.work import WorkKind
 from slurmsched.model import (
     AccountedRun,
     ExpectedLength,
@@ -189,6 +190,23 @@ def test_rates_of_its_model_tell_how_much_longer_it_runs() -> None:
         "on any type": round(1000 * 12 / 32),
     }
     assert (known["as asked"][1], known["on k80"][1]) == ("5 runs of same name", "known rates")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        pytest.param("bert-1", WorkKind.LIMIT, 700.0, id="runs with the same name, GPUs and limit"),
+        pytest.param("bert-1", WorkKind.NAME_AND_GPUS, 700.0, id="runs with the same name and GPUs"),
+        pytest.param("bert-1", WorkKind.NAME, None, id="runs with the same name have other GPUs too"),
+        pytest.param("", WorkKind.LIMIT, None, id="other work with as many GPUs and the same limit"),
+    ],
+)
+def test_runs_with_as_many_gpus_tell_how_long_a_smaller_job_runs(name: str, kind: WorkKind, told: float | None) -> None:
+    asked = job(7, request=Request(gpus=4, gpus_per_node=4), name=name)
+    smaller = replace(asked, original_request=replace(asked.original_request, gpus=2, gpus_per_node=2))
+    of_smaller = replace(certain(700.0), kind=kind.words)
+    length, _ = length_of_variant(asked, smaller, (certain(1000.0), of_smaller), Knowledge(), 0.0)
+    assert (length and length.median) == told
 
 
 class PassingClock(StandingClock):

@@ -23,6 +23,7 @@ from slurmsched.experiments.forecasts.starts import (
     ForecastOfJob,
     ForecastWeeks,
     drawn_jobs,
+    finished_before,
     forecast_starts_of,
     start_rows,
     told_ranges,
@@ -109,6 +110,15 @@ def weeks(path: Path) -> Path:
     rows = [f"{n},u{n % 3},8,{16 * n},9,m,{took}" for n, took in enumerate(minutes.tolist())]
     path.write_text("\n".join(["job_id,user,num_gpu,submit_time,i,model_name,duration", *rows]), encoding="utf-8")
     return path
+
+
+def test_what_ran_before_has_limits_above_its_runs(tmp_path: Path) -> None:
+    runs = read_runs(itp(tmp_path / "trace.csv", [600.0, 7200.0] * 50))
+    before = finished_before(runs, 60 * HOUR, 42)
+    assert before == finished_before(runs, 60 * HOUR, 42)
+    ends = [run.submitted + run.seconds for run in runs]
+    assert [run.ended_at for run in before] == [end for end in ends if end <= 60 * HOUR]
+    assert all(run.limit >= 1.5 * run.seconds for run in before)
 
 
 def test_a_seed_draws_weeks_with_the_load_and_its_limits(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ def readable_quantiles(job: UnfinishedJob, runs: Sequence[FinishedRun], unknown:
     edges = [LONGEST ** (number / BINS) for number in range(BINS + 1)]
     below = [0.0, *(1 / (1 + (unknown / edge) ** (1 / 1.2)) for edge in edges[1:-1]), 1.0]
     curve = [after - before for before, after in pairwise(below)]
-    for kind, key in reversed(job.kinds()):
-        of_kind = [run for run in sorted(runs, key=lambda run: run.ended_at) if (kind, key) in run.kinds()]
+    for kind, key in reversed(job.kinds_of_length()):
+        of_kind = [run for run in sorted(runs, key=lambda run: run.ended_at) if (kind, key) in run.kinds_of_length()]
         if of_kind or job.elapsed:
             curve = readable_curve(of_kind, curve, job.elapsed)
     left = 1.0
@@ -106,12 +106,14 @@ run_times = st.floats(2.0, 30 * 86400.0)
 @st.composite
 def histories(draw: st.DrawFn) -> list[FinishedRun]:
     names, sizes, scripts = st.sampled_from(["", "train7", "train8", "eval"]), st.sampled_from([1, 8]), "ab"
+    limits = st.sampled_from([0, 3600, 86400])
     return [
         ran(
             draw(run_times),
             at=number,
             name=draw(names),
             gpus=draw(sizes),
+            limit=draw(limits),
             script=draw(st.sampled_from(scripts)),
             completed=draw(st.booleans()),
         )
@@ -124,7 +126,7 @@ def histories(draw: st.DrawFn) -> list[FinishedRun]:
 def test_curves_of_many_jobs_at_once_are_those_of_the_readable_form(
     runs: list[FinishedRun], elapsed: float, limit: float | None
 ) -> None:
-    job = asked(name="train9", script="a", gpus=8, time_limit=limit, elapsed=elapsed)
+    job = asked(name="train9", script="a", gpus=8, time_limit=limit, limit=int(limit or 0), elapsed=elapsed)
     others = [asked(id=str(number), name=f"eval{number}", gpus=1) for number in range(2, 5)]
     known = lengths_of([*others, job], LengthHistory.of(runs), NOW)["1"]
     assert known.seconds == pytest.approx(readable_quantiles(job, runs, MEDIAN_OF_UNKNOWN), rel=1e-6)
@@ -167,6 +169,27 @@ def test_a_curve_is_a_distribution_that_cut_runs_only_move_to_longer_times(
             WorkKind.SCRIPT,
             HOUR,
             id="the same script",
+        ),
+        pytest.param(
+            [*times(20, 60, limit=7200), *times(20, HOUR, limit=86400)],
+            asked(limit=86400),
+            WorkKind.LIMIT,
+            HOUR,
+            id="the same time limit",
+        ),
+        pytest.param(
+            [*times(20, 60, name="a", limit=7200), *times(20, HOUR, name="a", limit=86400)],
+            asked(name="a", limit=86400),
+            WorkKind.LIMIT,
+            HOUR,
+            id="the same name and time limit",
+        ),
+        pytest.param(
+            [*times(20, 60, limit=86400), *times(20, HOUR, name="a", limit=7200)],
+            asked(name="a", limit=86400),
+            WorkKind.NAME_AND_GPUS,
+            HOUR,
+            id="the same name, where only others have the same time limit",
         ),
         pytest.param(
             times(20, 60, owner="bob"), asked(), WorkKind.OTHERS, HOUR, id="another owner's count for nothing"
