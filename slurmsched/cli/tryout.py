@@ -53,7 +53,7 @@ Without FILE it runs sacct itself, if there is one.
 
 \b
 Example:
-  {" ".join(SACCT_ARGUMENTS[:7])} \\
+  SLURM_TIME_FORMAT=%s {" ".join(SACCT_ARGUMENTS[:7])} \\
 {_wrapped(SACCT_ARGUMENTS[8])} > month.txt
   scontrol show node > nodes.txt
   synsched tryout month.txt --cluster nodes.txt --html month.html

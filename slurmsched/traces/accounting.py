@@ -27,7 +27,8 @@ from slurmsched.traces.trace import TraceError, TraceJob
 
 SACCT_ARGUMENTS: Final = ("sacct", "-a", "-XDP", "-S", "now-30days", "-E", "now", "-o", ",".join(SACCT_FIELDS))
 """What prints a month of all users' jobs: every run of a requeued one (-D), without steps (-X)."""
-SACCT_COMMAND: Final = " ".join(SACCT_ARGUMENTS)
+SACCT_COMMAND: Final = " ".join(("SLURM_TIME_FORMAT=%s", *SACCT_ARGUMENTS))
+"""With times in unix seconds: those of a zone are an hour off when its clocks change."""
 
 _REQUIRED: Final = ("JobID", "State", "Submit", "Start", "Elapsed")
 _AMOUNTS: Final = ("ReqTRES", "AllocTRES")

@@ -251,7 +251,7 @@ def json_entries(text: str, name: str) -> Iterator[tuple[object, str]]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise TraceError(f"{name}: expected JSON: {error}") from error
+        raise TraceError(f"{name}: this JSON is damaged or cut off, write it again: {error}") from error
     entries = data.get("jobs") if isinstance(data, dict) else None
     if not isinstance(entries, list):
         raise TraceError(f"{name}: jobs: expected the list that sacct --json prints")

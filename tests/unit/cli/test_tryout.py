@@ -225,6 +225,8 @@ def test_help_prints_the_command_to_run_on_the_cluster(site: Site) -> None:
     text = site.run("tryout", "--help").stdout
     command = text.partition("Example:")[2].partition(" > month.txt")[0].replace("\\\n", " ")
     words = shlex.split(command)
+    setting, *words = words
+    assert setting == "SLURM_TIME_FORMAT=%s", "times of a zone jump when its clocks change"
     assert words[:7] == ["sacct", "-a", "-XDP", "-S", "now-30days", "-E", "now"]
     assert set(words[7::2]) == {"-o"}
     assert ",".join(words[8::2]).split(",") == HEAD.split("|")

@@ -164,7 +164,7 @@ def test_tasks_of_an_array_are_jobs() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param("", "month.txt is empty: write it with 'sacct -a -XDP", id="an empty file"),
+        pytest.param("", "month.txt is empty: write it with 'SLURM_TIME_FORMAT=%s sacct -a -XDP", id="an empty file"),
         pytest.param("\n\n", "is empty", id="blank lines"),
         pytest.param(HEAD + "\n", "month.txt has no jobs: choose another period", id="no job"),
         pytest.param('{"jobs": []}', "month.txt has no jobs: choose another period", id="no job in JSON"),
