@@ -73,10 +73,10 @@ def site_status(at: float, clusters: Sequence[ClusterStatus], unread: Sequence[U
 
 def site_view(site: SiteStatus, limit: int = 0) -> RenderableType:
     """One line per cluster and per user, then each cluster's jobs, at most `limit` of them; all if it is 0."""
-    parts: list[RenderableType] = [_clusters_view(site.clusters)]
+    parts: list[RenderableType] = [_clusters_table(site.clusters)]
     parts += [safe_line(f"{one.file}: {one.error}", "bold red") for one in site.unread]
     if site.users:
-        parts += ["", _users_view(site.users)]
+        parts += ["", _users_table(site.users)]
     for cluster in site.clusters:
         listed = cluster.jobs[:limit] if limit else cluster.jobs
         if listed:
@@ -103,7 +103,7 @@ def _heading(cluster: ClusterStatus) -> Text:
     return safe_line(f"CLUSTER: {cluster.cluster or _NAMELESS}", "bold")
 
 
-def _clusters_view(clusters: Sequence[ClusterStatus]) -> RenderableType:
+def _clusters_table(clusters: Sequence[ClusterStatus]) -> RenderableType:
     columns = (
         *(Column("CLUSTER"), Column("MODE"), Column("GPUS", right=True), Column("RUNNING", right=True)),
         *(Column("WAITING", right=True), Column("ROUND"), Column("STATE")),
@@ -124,7 +124,7 @@ def _cluster_row(cluster: ClusterStatus) -> Sequence[RenderableType]:
     )
 
 
-def _users_view(users: Sequence[UserTotal]) -> RenderableType:
+def _users_table(users: Sequence[UserTotal]) -> RenderableType:
     columns = (
         *(Column("USER"), Column("GPUS", right=True), Column("RUNNING", right=True), Column("WAITING", right=True)),
         Column("WHERE"),
