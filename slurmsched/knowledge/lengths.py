@@ -149,6 +149,11 @@ class LengthHistory:
         """Returns how many runs of a kind count."""
         return min(len(self._kinds[key].codes), _RUNS_OF_MEMORY) if key in self._kinds else 0
 
+    def tells_limits_apart(self, of_limit: Kind, wider: Kind) -> bool:
+        """Returns whether runs of the wider kind had other time limits too: if not, each would count twice."""
+        count = self.count(of_limit)
+        return count == _RUNS_OF_MEMORY or count < self.count(wider)
+
     def newest(self, key: Kind) -> float:
         """Returns when the last run of a kind ended."""
         return self._kinds[key].newest
@@ -316,6 +321,8 @@ class _Curves:
             wanted = dict[tuple[Kind, int], int]()
             for index, key in enumerate(keys):
                 if key is None or not (known[key] or key in running):
+                    continue
+                if level is WorkKind.LIMIT and not history.tells_limits_apart(key, chains[index][1][1]):
                     continue
                 wider = int(row[index])
                 row[index] = len(mass) + wanted.setdefault((key, wider), len(wanted))

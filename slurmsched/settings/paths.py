@@ -36,7 +36,7 @@ WRITTEN_PATHS: Final[dict[str, Callable[[Any], Iterator[str]]]] = {  # a value's
 }
 """Settings that name what the daemon writes, and the folders that it writes to; undefined settings are skipped."""
 
-READ_PATHS: Final = frozenset({"cluster.slurm_conf", "hook.disable_file", "policy.profiles"})
+READ_PATHS: Final = frozenset({"cluster.others", "cluster.slurm_conf", "hook.disable_file", "policy.profiles"})
 """Settings that name files that the daemon only reads."""
 
 

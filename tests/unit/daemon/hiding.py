@@ -28,6 +28,7 @@ class Hiding:
     choose: Callable[[Snapshot], frozenset[JobId]] | None = None
     looks: int = 0
     name: str = "simulated"
+    operation_seconds: float = 0.0
     simply_ignores: int = 0
     """So many operations on jobs that cannot be read have no effect, and nobody says so."""
 

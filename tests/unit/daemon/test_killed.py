@@ -47,6 +47,7 @@ class Fragile:
     backend: SimulatedBackend
     fuse: Fuse
     name: str = "simulated"
+    operation_seconds: float = 0.0
 
     @property
     def calls(self) -> CallCounts:

@@ -55,9 +55,15 @@ def readable_quantiles(job: UnfinishedJob, runs: Sequence[FinishedRun], unknown:
     edges = [LONGEST ** (number / BINS) for number in range(BINS + 1)]
     below = [0.0, *(1 / (1 + (unknown / edge) ** (1 / 1.2)) for edge in edges[1:-1]), 1.0]
     curve = [after - before for before, after in pairwise(below)]
-    for kind, key in reversed(job.kinds_of_length()):
-        of_kind = [run for run in sorted(runs, key=lambda run: run.ended_at) if (kind, key) in run.kinds_of_length()]
-        if of_kind or job.elapsed:
+    kinds = job.kinds_of_length()
+    by_kind = {
+        kind: [run for run in sorted(runs, key=lambda run: run.ended_at) if (kind, key) in run.kinds_of_length()]
+        for kind, key in kinds
+    }
+    for kind, _ in reversed(kinds):
+        of_kind = by_kind[kind]
+        tells_nothing = kind is WorkKind.LIMIT and len(of_kind) == len(by_kind[kinds[1][0]])
+        if (of_kind or job.elapsed) and not tells_nothing:
             curve = readable_curve(of_kind, curve, job.elapsed)
     left = 1.0
     passed = [0.0]

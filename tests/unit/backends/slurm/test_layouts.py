@@ -322,10 +322,14 @@ class TestCost:
         ["a" * 60_000, "gpu:" + "x1" * 30_000 + "!", "gpu:" + "1" * 60_000, "gpu:a(" * 10_000, "gpu:,," * 10_000],
     )
     def test_a_list_of_gres_takes_time_in_proportion_to_its_length(self, text: str) -> None:
-        start = time.perf_counter()
-        with suppress(SlurmParseError):
-            parse_gres(text)
-        assert time.perf_counter() - start < 0.1
+        def seconds(of: str) -> float:
+            start = time.process_time()
+            with suppress(SlurmParseError):
+                parse_gres(of)
+            return time.process_time() - start
+
+        whole = min(seconds(text) for _ in range(3))
+        assert whole < 0.05 + 10 * min(seconds(text[: len(text) // 4]) for _ in range(3))
 
     @pytest.mark.parametrize(
         "text", ["n[1-99999]," * 90, f"n[{'1-99999,' * 100}1]", "n" + "[1-2]" * 200, "[" * 1000, "n" * 2_000_000]
