@@ -39,6 +39,9 @@ _CODES: Final = frozenset({"code", "verb", "subject", "job"})
 """Keys of JSON values that are not redacted: codes, and the job that the row is about."""
 _LEARNT_SPEED: Final = re.compile(r'"speed": ?"[^"]*\([^"]*\b(?:measured|reported|accounting)\b')
 """A speed, in the explanation of a job, whose source is no published table."""
+_BID: Final = re.compile(r"it bids [^;\"]*; it has [^\";]* to go, with [^\";]* it would be next")
+_OUTBID: Final = "others bid more"
+"""A bid, and what a job is told to have to go, follow from how long its owner's runs take."""
 _JOB_COLUMNS: Final = {"rates": "job", "start_forecasts": "job", "jobs": "id"}
 """In which tables there is something that was learnt of jobs, and the column of the job."""
 _HIDDEN_ERROR: Final = "it failed; the daemon's log says why"
@@ -80,7 +83,7 @@ class Visibility:
         rules: Mapping[str, Callable[[DocumentRow], DocumentRow | None]] = {
             "rates": lambda _: None,
             "start_forecasts": lambda row: {**row, **ends},
-            "jobs": self._without_learnt_speed,
+            "jobs": self._without_learnt_of_job,
         }
         return {
             table: [kept for row in rows if (kept := row if self._is_own(row[key]) else rules[table](row)) is not None]
@@ -89,7 +92,9 @@ class Visibility:
             for table, rows in tables.items()
         }
 
-    def _without_learnt_speed(self, row: DocumentRow) -> DocumentRow:
+    def _without_learnt_of_job(self, row: DocumentRow) -> DocumentRow:
+        texts = {name: row[name] for name in ("sentence", "reason") if isinstance(row.get(name), str)}
+        row = {**row, **{name: _BID.sub(_OUTBID, text) for name, text in texts.items()}}
         if row["id"] not in self._learnt_speeds:
             return row
         kept = {**row, "target": _without_key(row["target"], "speed")} if row["target"] is not None else {**row}

@@ -386,3 +386,19 @@ def test_what_was_learnt_of_others_jobs_is_told_to_owners_alone_whatever_private
     assert shown("bob") == (True, True, True, True, False), "alice's forecast is not bob's"
     assert shown(None, everything=True) == (True,) * 5
     assert shown("mallory") == shown(None) == (public, public, False, False, False)
+
+
+def test_what_a_job_bids_and_has_to_go_is_told_to_its_owner_alone(database: Path) -> None:
+    details = {"kind": "v100", "bid": "0.031", "price": "0.5", "has": "32.7 GPU-hours", "most": "1.0 GPU-hours"}
+    why = Explanation.of_reason("5002", Reason(ReasonCode.OUTBID, details))
+    store = Store.open(database, NOW)
+    values = (encode(why), why.headline)
+    store.database.write("UPDATE jobs SET reason = ?, sentence = ? WHERE id = '5002'", values)
+    store.close()
+    contents = collect_contents(database, NOW, NOW - 86400)
+    assert texts(documents(contents, set(), "bob")).count("32.7") == 3, "in status, and twice in explain"
+    for viewer in ("mallory", None):
+        told = texts(documents(contents, set(), viewer))
+        assert "32.7" not in told
+        assert "0.031" not in told
+        assert told.count("waits: others bid more") == 3
