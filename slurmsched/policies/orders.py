@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from heapq import heapify, heappop, heappush
 from math import isinf
+from typing import Final
 
 import numpy as np
 
@@ -73,7 +74,11 @@ class ShortestRemainingTime:
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
         remaining = situation.knowledge.remaining_seconds
-        return rank_by(situation, lambda job: (remaining(job),), lambda job: f"{format_duration(remaining(job))} to go")
+
+        def reason(job: Job) -> str:
+            return _BY_EARLIER_RUNS if _is_learnt(situation, job) else f"{format_duration(remaining(job))} to go"
+
+        return rank_by(situation, lambda job: (remaining(job),), reason)
 
     def preemption_rule(self, situation: Situation) -> PreemptionRule:
         remaining = situation.knowledge.remaining_seconds
@@ -165,6 +170,8 @@ class FinishTimeFairness:
         rho = {job_id: shared / alone for job_id, (shared, alone) in times.items()}
 
         def reason(job: Job) -> str:
+            if _is_learnt(situation, job):
+                return _BY_EARLIER_RUNS
             shared, alone = times[job.id]
             return f"rho {rho[job.id]:.2f}: {format_duration(shared)} here, {format_duration(alone)} on its fair share"
 
@@ -175,6 +182,15 @@ class FinishTimeFairness:
         times = {job.id: _finish_times(situation, job, fair_share) for job in situation.jobs}
         rho = {job: shared / alone for job, (shared, alone) in times.items()}
         return lambda newcomer, running: rho[newcomer.id] >= self.min_ratio * rho[running.id]
+
+
+_BY_EARLIER_RUNS: Final = "by how long its owner's earlier runs took"
+"""Everybody reads what ranks a job: how long runs take that it is ranked by, is told to their owner alone."""
+
+
+def _is_learnt(situation: Situation, job: Job) -> bool:
+    known = situation.knowledge.lengths.get(job.id)
+    return known is not None and known.runs > 0
 
 
 def _fair_share_of_gpus(situation: Situation) -> float:
@@ -304,7 +320,7 @@ class IdleLast:
         ranking = self.order.rank(situation)
         busy = (ranked for ranked in ranking if ranked.job not in self.idle)
         idle = (
-            RankedJob(ranked.job, f"{self.idle[ranked.job].text}, {ranked.key}")
+            RankedJob(ranked.job, f"behind all others by idle=last, {ranked.key}")  # how idle, its owner alone is told
             for ranked in ranking
             if ranked.job in self.idle
         )

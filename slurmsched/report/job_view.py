@@ -143,14 +143,17 @@ def _expected_facts(forecast: ForecastRow, now: float) -> dict[str, str]:
     age = f"{duration(max(0.0, now - forecast.at))} ago"
     if forecast.why:
         return {"starts": f"not told, since {forecast.why} (as of {age})"}
-    (start, starts), (end, ends) = (_expected(time, now) for time in (forecast.start, forecast.end))
+    start, starts = _expected(forecast.start, now)
+    told = _expected(forecast.end, now) if forecast.end is not None else None
     draws, limits = pluralise(forecast.draws, "draw"), "what is promised, or 'at the latest', goes by time limits"
-    if forecast.draws < ForecastRow.ENOUGH_DRAWS:
-        return {"starts": f"in {start}, forecast {age} by {draws}, too few for a range; {limits}", "ends": f"in {end}"}
-    return {
-        "starts": f"in {start} ({starts}), forecast {age} by {draws} of how long jobs run; {limits}",
-        "ends": f"in {end} ({ends})",
-    }
+    few = forecast.draws < ForecastRow.ENOUGH_DRAWS
+    if few:
+        told_start = f"in {start}, forecast {age} by {draws}, too few for a range; {limits}"
+    else:
+        told_start = f"in {start} ({starts}), forecast {age} by {draws} of how long jobs run; {limits}"
+    if told is None:  # only its owner is told how long it runs
+        return {"starts": told_start}
+    return {"starts": told_start, "ends": f"in {told[0]}" if few else f"in {told[0]} ({told[1]})"}
 
 
 def _list(heading: str, items: Iterable[str]) -> Iterator[RenderableType]:

@@ -25,7 +25,7 @@ from slurmsched.report.queue import JobStatus
 from slurmsched.report.status import ClusterStatus, LivenessState, cluster_status, hint_problems
 from slurmsched.report.tables import printable
 from slurmsched.settings.definition import Settings
-from slurmsched.store.publication import OTHERS_IDLE, Document, export_folder, open_documents, read_public
+from slurmsched.store.publication import ALWAYS_PRIVATE, Document, export_folder, open_documents, read_public
 from slurmsched.store.read_only import ReadOnlyStore, open_read_only
 from slurmsched.store.rows import StartCalibration, UseRow
 
@@ -78,7 +78,7 @@ def current_page(settings: Settings, now: float, *, kept_up: bool = False) -> st
     history = cluster_history(Path(settings.storage.path), document, now)
     if "jobs" in document.hidden and status.round is not None:
         status = replace(status, running=status.round.running, waiting=status.round.waiting)
-    private = ", ".join(sorted(document.hidden - {OTHERS_IDLE}))
+    private = ", ".join(sorted(document.hidden - ALWAYS_PRIVATE))
     return live_page(status, history, now, settings.rounds.period, shares=shares, private=private, kept_up=kept_up)
 
 

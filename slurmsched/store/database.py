@@ -88,6 +88,11 @@ _JOB_IDS: Final = "SELECT value FROM json_each(?)"
 Parameters = Sequence[Any] | dict[str, Any]
 
 
+_PRAGMAS: Final = ("journal_mode = DELETE", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON")
+"""With the last one deleted rows are overwritten: what users had forgotten is in no free page of the file, whatever
+SQLite was built with."""
+
+
 class Database:
     """A connection whose errors are StoreErrors and whose transactions are explicit.
 
@@ -129,7 +134,7 @@ class Database:
         with translate_sqlite_errors(path):
             connection = sqlite3.connect(target, timeout=BUSY_TIMEOUT, isolation_level=None)
             try:
-                for pragma in ("journal_mode = DELETE", "synchronous = FULL", "foreign_keys = ON"):
+                for pragma in _PRAGMAS:
                     connection.execute(f"PRAGMA {pragma}")
             except sqlite3.Error:
                 connection.close()

@@ -118,8 +118,8 @@ class FinishedRuns:
         self._use_since = 0.0
         self._lengths: JobLengths | None = None
         self._lengths_since = 0.0
-        self._forgotten_at = 0.0
-        self._use_forgotten_at = 0.0
+        self._lengths_forgotten: Mapping[str, float] = {}
+        self._use_forgotten: Mapping[str, float] = {}
 
     def cursor(self, now: float) -> AccountingCursor:
         """How far accounting has been read; two weeks before `now` if that is not known."""
@@ -184,9 +184,9 @@ class FinishedRuns:
         """What runs of the same owner's same work used, by job; the closest kind that tells anything counts."""
         jobs = tuple(waiting)
         origins = self._origins(job.id for job in jobs)
-        forgotten_at = max(self.forgotten().values(), default=0.0)
-        if not 0 <= now - self._use_since < _USE_KEPT or forgotten_at > self._use_forgotten_at:
-            self._use_forgotten_at = forgotten_at
+        forgotten = self.forgotten()
+        if not 0 <= now - self._use_since < _USE_KEPT or forgotten.items() - self._use_forgotten.items():
+            self._use_forgotten = forgotten
             self._use.clear()
             self._use_since = now
         kinds_by_job: dict[JobId, Kinds] = {}
@@ -208,9 +208,13 @@ class FinishedRuns:
 
     def record_forecasts(self) -> None:
         """Store what was forecast of jobs that have not run yet: it is compared with what they take, also by a daemon
-        that was started in between."""
+        that was started in between. Nothing is stored of owners who wanted to be forgotten since these lengths were
+        known, during the round: the next one forecasts anew."""
         if self._lengths is not None and self._lengths.new:
             new, self._lengths.new = self._lengths.new, []
+            forgotten = self.forgotten()
+            changed = {owner for owner, at in forgotten.items() if self._lengths_forgotten.get(owner) != at}
+            new = [one for one in new if one.owner not in changed]
             self._database.write_many(
                 "UPDATE jobs SET likely_from = ?, likely_to = ?, hinted = ? WHERE id = ? AND owner = ?",
                 [(*one.likely, one.hint, one.job, one.owner) for one in new],
@@ -224,15 +228,15 @@ class FinishedRuns:
 
     def _up_to_date_lengths(self, now: float) -> JobLengths:
         """What is kept of finished runs; it is read again daily, and once an owner wanted to be forgotten."""
-        forgotten_at = max(self.forgotten().values(), default=0.0)
-        old = not 0 <= now - self._lengths_since < _DAY or forgotten_at > self._forgotten_at
+        forgotten = self.forgotten()
+        old = not 0 <= now - self._lengths_since < _DAY or forgotten.items() - self._lengths_forgotten.items()
         if self._lengths is None or old:
             query = "SELECT id, owner, likely_from, likely_to, hinted FROM jobs WHERE likely_from IS NOT NULL"
             rows, lengths = self._database.rows(query), JobLengths()
             lengths.recall(self._database.unreadable_rows.parse_each("jobs", "id", _first_forecast, rows))
             for run in self.runs(0.0):
                 lengths.ended(run)
-            self._lengths, self._lengths_since, self._forgotten_at = lengths, now, forgotten_at
+            self._lengths, self._lengths_since, self._lengths_forgotten = lengths, now, forgotten
         return self._lengths
 
     def _origins(self, jobs: Iterable[JobId]) -> Mapping[JobId, tuple[str, str]]:

@@ -7,8 +7,9 @@ A document holds tables of the database as JSON:
 Columns are listed one by one, so that a new column is private by default. Recordings, which hold the comments of all
 jobs, are never published. `hidden` lists what PrivateData of slurm.conf withheld from the reader. `status` reads the
 document CURRENT; `explain` and `history` read HISTORY too. Users read files, or a socket of the daemon where something
-is private. What is learnt of a user's runs is always private, and which GPUs of the user's running jobs are idle: it is
-in no file, and the daemon tells it to that user and to Operators alone.
+is private. What is learnt of a user's runs is always private, and what follows from them of jobs that wait or run, and
+which GPUs of the user's running jobs are idle: it is in no file, and the daemon tells it to that user and to Operators
+alone.
 """
 
 from __future__ import annotations
@@ -118,6 +119,11 @@ _MAX_RUNS_OF_ALL: Final = 20_000
 OTHERS_IDLE: Final = "idle GPUs of others"
 """In `hidden` of a document without running jobs of others that have idle GPUs: whatever PrivateData says, how busy a
 job keeps its GPUs is told to its owner and to Operators alone."""
+OTHERS_LEARNT: Final = "what was learnt of jobs of others"
+"""In `hidden` of a document without what earlier runs, or reports, of others told of their jobs: how long one that
+waits will run, its measured rates, how sensitive it is. Like idle GPUs, whatever PrivateData says."""
+ALWAYS_PRIVATE: Final = frozenset({OTHERS_IDLE, OTHERS_LEARNT})
+"""What is in `hidden` of documents although PrivateData hides nothing."""
 OTHERS_RUNS: Final = "runs of others"
 """In `hidden` of a document with the runs of one user."""
 
@@ -347,7 +353,7 @@ def read_published(folder: Path, kinds: Sequence[DocumentKind]) -> PublishedDocu
     private = [_read_socket(folder, kind) for kind in kinds]
     if all(private):
         return PublishedDocuments(tuple(document for document in private if document is not None))
-    hidden -= {OTHERS_IDLE}
+    hidden -= ALWAYS_PRIVATE
     if not hidden:
         return PublishedDocuments(public)
     return PublishedDocuments(public, f"PrivateData of slurm.conf hides {', '.join(sorted(hidden))}: {_NO_ANSWER}")

@@ -177,10 +177,15 @@ class JobRow:
     summary: Mapping[str, object]
 
 
+NOT_TOLD: Final = 0.0
+"""The end of a job in a published forecast, for others than its owner."""
+
+
 @dataclass(frozen=True, slots=True)
 class ForecastRow:
     """When a waiting job is expected to start and to end, by the round `at` and so many `draws` of how long jobs run;
-    `until` was looked ahead. `why` nothing is told, empty if something is."""
+    `until` was looked ahead. `why` nothing is told, empty if something is. The end is None for others than the owner
+    of the job: with the start it tells how long the owner's jobs run."""
 
     ENOUGH_DRAWS: ClassVar[int] = 9
     """Draws from which on 80 % of further ones are expected within the range of these."""
@@ -190,7 +195,7 @@ class ForecastRow:
     until: float
     draws: int
     start: ExpectedTime
-    end: ExpectedTime
+    end: ExpectedTime | None
     why: str
 
 
@@ -201,7 +206,8 @@ def parse_forecast(row: DatabaseRow) -> ForecastRow:
         for side in ("start", "end")
     )
     at, until = number(row, "at"), number(row, "until")
-    return ForecastRow(text(row, "job"), at, until, integer(row, "draws"), start, end, text(row, "why"))
+    told = end if end.high != NOT_TOLD else None
+    return ForecastRow(text(row, "job"), at, until, integer(row, "draws"), start, told, text(row, "why"))
 
 
 @dataclass(frozen=True, slots=True)

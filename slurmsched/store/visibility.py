@@ -2,7 +2,8 @@
 
 PrivateData lists what ordinary users cannot see of other users: `jobs` (and their events), `usage` (what users
 consumed), `users` and `accounts`, `nodes`. The same is hidden here: rows of other users' jobs are left out, and in
-texts about the reader's own jobs the ids and owners of other jobs are replaced. Whose GPUs are idle is hidden always.
+texts about the reader's own jobs the ids and owners of other jobs are replaced. Whose GPUs are idle is hidden always,
+and what was learnt of others' jobs: rates, ends in forecasts, and speeds that earlier runs or reports tell.
 Operators see everything.
 """
 
@@ -15,7 +16,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from slurmsched.store.publication import OTHERS_IDLE, Document, DocumentKind, DocumentRow, PublishedContents
+from slurmsched.store.publication import (
+    OTHERS_IDLE,
+    OTHERS_LEARNT,
+    Document,
+    DocumentKind,
+    DocumentRow,
+    PublishedContents,
+    Tables,
+)
+from slurmsched.store.rows import NOT_TOLD
 
 HIDEABLE: Final = frozenset({"jobs", "usage", "users", "accounts", "nodes"})
 """The values of PrivateData that apply to the documents; others (`cloud`, `reservations`) concern nothing in them."""
@@ -27,6 +37,13 @@ _NUMBERS: Final = re.compile(r"(?<![\w.:/-])[0-9]+(?:_[0-9]+)?(?![\w.:/-]|\s*(?:
 _NAMES: Final = re.compile(r"(?<![\w.-])[A-Za-z_][\w.-]*")
 _CODES: Final = frozenset({"code", "verb", "subject", "job"})
 """Keys of JSON values that are not redacted: codes, and the job that the row is about."""
+_LEARNT_SPEED: Final = re.compile(r'"speed": ?"[^"]*\([^"]*\b(?:measured|reported|accounting)\b')
+"""A speed, in the explanation of a job, whose source is no published table."""
+_BID: Final = re.compile(r"it bids [^;\"]*; it has [^\";]* to go, with [^\";]* it would be next")
+_OUTBID: Final = "others bid more"
+"""A bid, and what a job is told to have to go, follow from how long its owner's runs take."""
+_JOB_COLUMNS: Final = {"rates": "job", "start_forecasts": "job", "jobs": "id"}
+"""In which tables there is something that was learnt of jobs, and the column of the job."""
 _HIDDEN_ERROR: Final = "it failed; the daemon's log says why"
 OF_PEOPLE: Final = frozenset({"jobs", "usage", "users", "accounts"})
 """The values that hide something of people."""
@@ -49,12 +66,49 @@ class Visibility:
             own = [row for row in idle if self.viewer is not None and row["owner"] == self.viewer]
             tables = {**tables, "idle_gpus": own}
             hidden |= {OTHERS_IDLE} if len(own) < len(idle) else frozenset()
+        if not self.everything:
+            shown = self._without_learnt(tables)
+            hidden |= {OTHERS_LEARNT} if shown != tables else frozenset()
+            tables = shown
         if self.hidden:
             tables = {
                 table: [kept for row in rows if (kept := self._row(table, row)) is not None]
                 for table, rows in tables.items()
             }
         return Document(self.contents.at, tables, hidden)
+
+    def _without_learnt(self, tables: Tables) -> Tables:
+        """The tables without what runs or reports of others tell of their jobs."""
+        ends = {f"end_{which}": NOT_TOLD for which in ("low", "median", "high")}
+        rules: Mapping[str, Callable[[DocumentRow], DocumentRow | None]] = {
+            "rates": lambda _: None,
+            "start_forecasts": lambda row: {**row, **ends},
+            "jobs": self._without_learnt_of_job,
+        }
+        return {
+            table: [kept for row in rows if (kept := row if self._is_own(row[key]) else rules[table](row)) is not None]
+            if (key := _JOB_COLUMNS.get(table))
+            else rows
+            for table, rows in tables.items()
+        }
+
+    def _without_learnt_of_job(self, row: DocumentRow) -> DocumentRow:
+        texts = {name: row[name] for name in ("sentence", "reason") if isinstance(row.get(name), str)}
+        row = {**row, **{name: _BID.sub(_OUTBID, text) for name, text in texts.items()}}
+        if row["id"] not in self._learnt_speeds:
+            return row
+        kept = {**row, "target": _without_key(row["target"], "speed")} if row["target"] is not None else {**row}
+        reason = _parse_json(row.get("reason"))
+        if isinstance(reason, dict) and isinstance(facts := reason.get("facts"), dict):
+            facts.pop("speed", None)
+            kept["reason"] = json.dumps(reason)
+        return kept
+
+    @cached_property
+    def _learnt_speeds(self) -> frozenset[object]:
+        """The jobs whose speed is known by runs or reports of their owners, as their explanations say."""
+        rows = self.contents.tables[DocumentKind.HISTORY]["jobs"]
+        return frozenset(row["id"] for row in rows if _LEARNT_SPEED.search(str(row.get("reason") or "")))
 
     @property
     def _jobs_hidden(self) -> bool:

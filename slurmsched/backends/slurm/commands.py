@@ -30,6 +30,8 @@ _READ_COMMANDS: Final = re.compile(
     r"|scontrol write batch_script \d{1,10} -\Z"
     r"|squeue (?!.*--start)|sdiag\Z|sacctmgr -nP show (?:user|qos)\b|sshare -a -P\Z"
 )
+_LONGEST_MESSAGE: Final = 300
+"""Characters of a message of sacct that are kept."""
 _ACCOUNTING_SECONDS: Final = 20.0
 """Longest wait for slurmdbd, which rounds can do without."""
 _CHANGE_COMMANDS: Final = re.compile(
@@ -137,7 +139,11 @@ class Commands:
         except UnreachableError as error:
             raise BackendError(f"slurmdbd did not answer sacct within {seconds:g} s") from error
         if answer.exit_code != 0:
-            raise BackendError(f"sacct failed: {last_message(answer.stderr or answer.stdout)}")
+            marks = [mark for word in argv if (mark := word.partition("--delimiter=")[2])]
+            has_rows = any(mark in answer.stdout for mark in marks)
+            # Rows of users are in no message: it would keep them when they are forgotten.
+            message = last_message(answer.stderr or ("" if has_rows else answer.stdout))
+            raise BackendError(f"sacct failed: {message[:_LONGEST_MESSAGE]}")
         return answer.stdout
 
     def read_many(self, lines: Sequence[str]) -> CommandResult:

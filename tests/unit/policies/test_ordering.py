@@ -192,7 +192,7 @@ def test_jobs_with_idle_gpus_come_behind_all_others_in_their_own_order() -> None
     jobs = [job(number, submit_time=number, on=[share()] if number < 3 else ()) for number in (1, 2, 3, 4)]
     ranking = IdleLast(FirstInFirstOut(), {"1": idle(1), "2": idle(2)}).rank(situation([node()], jobs))
     assert [ranked.job for ranked in ranking] == ["3", "4", "1", "2"]
-    assert ranking[2].key.startswith("1 of 4 GPUs idle for 1 h, submitted ")
+    assert ranking[2].key.startswith("behind all others by idle=last, submitted "), "how idle is told to nobody else"
 
 
 @pytest.mark.parametrize(
@@ -223,3 +223,13 @@ def test_whom_the_order_lets_a_job_preempt_it_still_may(order: Order) -> None:
         said = [allowed(newcomer, running) for running in behind]
         assert said == sorted(said, reverse=True), "true of one, true of all that rank behind it"
         assert [one for one in jobs[:2] if allowed(newcomer, one)] == [one for one in jobs[:2] if before(newcomer, one)]
+
+
+@pytest.mark.parametrize("order", [ShortestRemainingTime(), FinishTimeFairness()])
+def test_what_ranks_a_job_tells_nobody_how_long_its_owners_runs_take(order: Order) -> None:
+    jobs = [job(1, user="alice", time_limit=9 * HOUR), job(2, user="bob", time_limit=9 * HOUR)]
+    lengths = {"1": ExpectedLength(4321.0, 2.0, 3.0, 4.0, 5.0, "name", 7), "2": ExpectedLength(1.0, 2.0, 3.0, 4.0, 5.0)}
+    seen = situation([node()], jobs)
+    keys = {one.job: one.key for one in order.rank(replace(seen, knowledge=replace(seen.knowledge, lengths=lengths)))}
+    assert keys["1"] == "by how long its owner's earlier runs took"
+    assert "9 h" in keys["2"]

@@ -306,3 +306,37 @@ def test_runs_are_read_again_daily_so_that_those_that_are_deleted_no_longer_coun
     store.finished_runs.prune(NOW - DAY)
     assert lengths(store, waiting(), at=NOW + HOUR)["100"].runs == 2
     assert lengths(store, waiting(), at=NOW + DAY)["100"].runs == 1
+
+
+def test_a_round_under_way_brings_nothing_back_of_who_is_forgotten_meanwhile(tmp_path: Path) -> None:
+    jobs = [waiting(100), waiting(101, user="bob")]
+    seen = snapshot([node()], jobs, time=NOW)
+    with closing(Store.open(tmp_path / "a.db", NOW)) as daemon, closing(Store.open(tmp_path / "a.db", NOW)) as command:
+        remember(daemon, *(run(number) for number in range(3)), *(run(number, owner="bob") for number in range(3, 6)))
+        daemon.state.record_poll(None, seen, seen.jobs_by_id.keys())
+        assert daemon.finished_runs.lengths_of(seen, {}, {}).keys() == {"100", "101"}
+        command.finished_runs.forget("alice", NOW + 1)
+        daemon.finished_runs.record_forecasts()
+        rows = daemon.database.rows("SELECT owner FROM jobs WHERE likely_from IS NOT NULL")
+        assert [row["owner"] for row in rows] == ["bob"]
+
+
+def test_a_clock_that_was_ahead_as_one_was_forgotten_keeps_nothing_of_the_next(tmp_path: Path) -> None:
+    with closing(Store.open(tmp_path / "a.db", NOW)) as daemon, closing(Store.open(tmp_path / "a.db", NOW)) as command:
+        remember(daemon, *(run(number) for number in range(3)))
+        command.finished_runs.forget("carol", NOW + 50_000)
+        assert lengths(daemon, waiting())["100"].runs == 3
+        assert daemon.finished_runs.use_of((waiting(),), NOW)["100"].needs
+        command.finished_runs.forget("alice", NOW + 5)
+        assert lengths(daemon, waiting(), at=NOW + 10) == {}
+        assert daemon.finished_runs.use_of((waiting(),), NOW + 10) == {}
+
+
+def test_no_byte_of_what_was_forgotten_stays_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with closing(Store.open(path, NOW)) as store:
+        remember(store, *(run(number, folder="/home/alice/a-secret-folder") for number in range(50)))
+        assert b"a-secret-folder" in path.read_bytes()
+        store.finished_runs.forget("alice", NOW)
+        assert b"a-secret-folder" not in path.read_bytes()
+        assert [file.name for file in tmp_path.iterdir() if file.name.startswith("a.db-")] == []

@@ -15,6 +15,7 @@ from slurmsched.model import (
     ExpectedTime,
     Explanation,
     IdleGpus,
+    MeasuredRate,
     Operation,
     Outcome,
     QueueForecast,
@@ -24,14 +25,17 @@ from slurmsched.model import (
     SetAsideJob,
     Snapshot,
     StartForecast,
+    Target,
     Verb,
     encode,
 )
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
 from slurmsched.policies.state import Account, Trade, decode_state, encode_state
 from slurmsched.store.journal import JobEvent, JobEventKind, RoundStatistics, record_events
+from slurmsched.store.measurements import RateSample
 from slurmsched.store.publication import (
     OTHERS_IDLE,
+    OTHERS_LEARNT,
     Document,
     DocumentKind,
     ExportError,
@@ -154,7 +158,8 @@ def answers(opened: ReadOnlyStore) -> Mapping[str, Any]:
 def test_without_privatedata_the_documents_answer_as_the_database_does(
     database: Path, contents: PublishedContents
 ) -> None:
-    with open_read_only(database) as whole, open_documents(documents(contents, set()), database) as published:
+    everything = [Visibility(contents, frozenset(), everything=True).document(part) for part in DocumentKind]
+    with open_read_only(database) as whole, open_documents(everything, database) as published:
         expected = answers(whole)
         assert answers(published) == expected
     assert len(expected["jobs"]) == 4
@@ -337,3 +342,63 @@ def test_whose_gpus_are_idle_is_told_to_owners_alone_whatever_privatedata_says(
     own = Visibility(contents, frozenset({"jobs"}), "alice").document(DocumentKind.CURRENT)
     with open_documents([own], Path("export")) as published:
         assert published.idle_gpus(NOW) == (rows[0],)
+
+
+LEARNT_SPEEDS = [
+    "0.83 times that with its GPU-proportional share (accounting: 4 earlier runs with the same name, last 3 h ago)",
+    "1.20 times that with its GPU-proportional share (rule of thumb: accounting: 2 earlier runs with the same name)",
+    "1.20 times that with its GPU-proportional share (measured by jobs of bob, over nothing)",
+    "1.20 times that with its GPU-proportional share (rule of thumb: measured by the job itself, over Synergy)",
+]
+OF_A_TABLE = "1.10 times that with its GPU-proportional share (Synergy figure 2)"
+
+
+@pytest.mark.parametrize("speed", [*LEARNT_SPEEDS, OF_A_TABLE])
+def test_what_was_learnt_of_others_jobs_is_told_to_owners_alone_whatever_privatedata_says(
+    database: Path, speed: str
+) -> None:
+    store = Store.open(database, NOW)
+    why = Explanation("5001", "job 5001 keeps its nodes", facts={"speed": speed, "user": "bob"})
+    target = encode(Target("5001", (share("n1", 4),), speed=0.83125))
+    store.database.write("UPDATE jobs SET reason = ?, target = ? WHERE id = '5001'", (encode(why), target))
+    measured = MeasuredRate("v100", 4, 1, 4.0, 8.0, 4.0, 8.0, 2.5, NOW)
+    store.measurements.record((), [RateSample("5001", measured, 10, 4.0)], (), NOW)
+    store.close()
+    contents = collect_contents(database, NOW, NOW - 86400)
+
+    def shown(viewer: str | None, *, everything: bool = False) -> tuple[bool, ...]:
+        found = [Visibility(contents, frozenset(), viewer, everything).document(part) for part in DocumentKind]
+        with open_documents(found, Path("export")) as published:
+            row, forecast = published.job("5001"), published.start_forecasts("5002")["5002"]
+            assert row is not None
+            assert row.target is not None
+            assert row.reason["facts"]["user"] == "bob"
+            assert forecast.start.low == NOW
+            return (
+                "speed" in row.reason["facts"],
+                row.target.speed == 0.83125,
+                bool(published.rates()),
+                forecast.end is not None,
+                all(OTHERS_LEARNT not in document.hidden for document in found),
+            )
+
+    public = speed == OF_A_TABLE
+    assert shown("bob") == (True, True, True, True, False), "alice's forecast is not bob's"
+    assert shown(None, everything=True) == (True,) * 5
+    assert shown("mallory") == shown(None) == (public, public, False, False, False)
+
+
+def test_what_a_job_bids_and_has_to_go_is_told_to_its_owner_alone(database: Path) -> None:
+    details = {"kind": "v100", "bid": "0.031", "price": "0.5", "has": "32.7 GPU-hours", "most": "1.0 GPU-hours"}
+    why = Explanation.of_reason("5002", Reason(ReasonCode.OUTBID, details))
+    store = Store.open(database, NOW)
+    values = (encode(why), why.headline)
+    store.database.write("UPDATE jobs SET reason = ?, sentence = ? WHERE id = '5002'", values)
+    store.close()
+    contents = collect_contents(database, NOW, NOW - 86400)
+    assert texts(documents(contents, set(), "bob")).count("32.7") == 3, "in status, and twice in explain"
+    for viewer in ("mallory", None):
+        told = texts(documents(contents, set(), viewer))
+        assert "32.7" not in told
+        assert "0.031" not in told
+        assert told.count("waits: others bid more") == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -301,3 +301,15 @@ def test_the_mark_is_another_one_each_time() -> None:
 def test_a_slurmdbd_that_does_not_answer_is_an_error_that_says_so(answer: CommandResult | TimeoutError) -> None:
     with pytest.raises(BackendError, match=r"sacct"):
         read_finished(commands(answer, []), 0.0, 60.0)
+
+
+@pytest.mark.parametrize("message", ["", "sacct: error: " + "x" * 9000])
+def test_what_sacct_printed_of_users_before_it_failed_is_in_no_message(message: str) -> None:
+    def cut_off(argv: Sequence[str], stdin: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
+        mark = next(word for word in argv if word.startswith("--delimiter=")).partition("=")[2]
+        return CommandResult(1, format_finished([RUN, STEP], mark)[:-40], message)
+
+    with pytest.raises(BackendError, match=r"^sacct failed: (sacct: error: x|it printed no message)") as told:
+        read_finished(Commands(5, runner=cut_off), 0.0, 60.0)
+    assert "alice" not in str(told.value)
+    assert len(str(told.value)) < 400
