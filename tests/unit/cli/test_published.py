@@ -42,11 +42,15 @@ def ordinary(site: Site) -> Site:
     """A round was run and published; from here on the database is not ours to read."""
     site.round(BUSY, order=["11", "12", "13"])
     site.beat()
+    return site
+
+
+def foretell(site: Site) -> None:
+    """When the waiting job starts and ends, of which the end tells how long it runs."""
     database, soon = site.opened(), ExpectedTime(NOON + 600, NOON + 900, None)
     told = QueueForecast(NOON - 60, NOON + 86_400, 50, (StartForecast("13", soon, soon, 50, 0),))
     ForecastStore(database).record(told, NOON - 40)
     database.close()
-    return site
 
 
 def publish(site: Site, seen: Snapshot = BUSY) -> None:
@@ -66,6 +70,20 @@ def test_every_view_is_as_from_the_database(ordinary: Site, monkeypatch: pytest.
     ordinary.database.chmod(0o000)
     ordinary.database.rename(ordinary.folder / "out-of-reach")
     assert [(ordinary.lines(*view), ordinary.json(*view[:2])) for view in VIEWS] == expected
+
+
+def test_starts_are_foretold_to_everybody_and_ends_are_in_no_file(
+    ordinary: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foretell(ordinary)
+    assert any(line.startswith("ends") for line in ordinary.lines("explain", "13"))
+    publish(ordinary)
+    without_rights(monkeypatch)
+    (job,) = (job for job in ordinary.json("status")["jobs"] if job["id"] == "13")  # type: ignore[attr-defined]
+    assert (job["start"]["low"], job["end"]) == (NOON + 600, None)
+    lines = ordinary.lines("explain", "13")
+    assert any(line.startswith("starts") for line in lines)
+    assert not any(line.startswith("ends") for line in lines)
 
 
 def test_whose_gpus_are_idle_is_in_no_file_and_its_absence_is_no_fault(
