@@ -29,6 +29,8 @@ CLUSTER = ("--nodes", "v100:2x8,k80:1x4")
 NODES = ("v100-1", "v100-2", "k80-1")
 FROM_MINUTES = 20.0
 """From which length on a trend is told from noise."""
+LAUNCH_FAILED = "launch failed requeued held"
+"""Slurm's reason for a job that a node could not launch, as where it went down at that moment."""
 DATABASE, LOG = "/var/lib/synsched/synsched.db", "/var/lib/synsched/soak.log"
 LOOK = f"""
 import json, os, sqlite3, sys
@@ -203,6 +205,11 @@ def finish(soaked: Soaked) -> None:
     mini.sure("kill", soaked.pid)
     mini.until("the daemon has stopped", lambda: mini.run("kill", "-0", soaked.pid).code != 0, seconds=120)
     held = mini.sure("squeue", "-h", "-t", "PD", "-o", "%i %r").splitlines()
+    if by_slurm := [line.split()[0] for line in held if LAUNCH_FAILED in line]:
+        print(f"held by Slurm itself, since their launch failed: {len(by_slurm)}; cancelled, as a person would")
+        mini.sure("scancel", *by_slurm)
+        soaked.cancelled.update(by_slurm)
+        held = [line for line in held if LAUNCH_FAILED not in line]
     assert not [line for line in held if "Held" in line or "held" in line], "every hold of ours is released"
     assert soaked.rows("SELECT id FROM jobs WHERE held_by_us AND state != 'finished'") == []
     assert soaked.rows("SELECT id, verb, subject FROM operations WHERE result = 'intended'") == []
