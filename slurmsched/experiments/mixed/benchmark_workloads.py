@@ -105,14 +105,23 @@ def _described(spec: str) -> Callable[[ExperimentSetup], tuple[Node, ...]]:
 
 def drawn_jobs(count: int, seed: int, _setup: ExperimentSetup) -> Sequence[TraceJob]:
     """Draws gangs of 1 to 16 GPUs of ten minutes to a day, that arrive as a Poisson process."""
-    arrivals = poisson_arrivals(count, 1.0, random_stream(seed, "arrivals"))
-    durations = np.exp(random_stream(seed, "durations").uniform(np.log(10 * MINUTE), np.log(_LONGEST), count))
-    widths = draw_weighted(_DRAWN_WIDTHS, count, random_stream(seed, "widths"))
     users = draw_weighted(_DRAWN_USERS, count, random_stream(seed, "users"))
-    return with_models(
+    return jobs_of_users(users, seed, longest=_LONGEST, widths=_DRAWN_WIDTHS)
+
+
+def jobs_of_users(
+    users: Sequence[str], seed: int, *, longest: float, widths: Mapping[int, float]
+) -> Sequence[TraceJob]:
+    """Draws a job for each of these owners, in order of arrival: of ten minutes to `longest` seconds by the logarithm,
+    that wide, and with a model of the owner's. Ids are numbers."""
+    count = len(users)
+    arrivals = poisson_arrivals(count, 1.0, random_stream(seed, "arrivals"))
+    durations = np.exp(random_stream(seed, "durations").uniform(np.log(10 * MINUTE), np.log(longest), count))
+    drawn = draw_weighted(widths, count, random_stream(seed, "widths"))
+    return _with_models(
         [
             TraceJob(str(number), float(arrivals[number]), width, float(durations[number].round(3)), user=user)
-            for number, (width, user) in enumerate(zip(widths, users, strict=True))
+            for number, (width, user) in enumerate(zip(drawn, users, strict=True))
         ],
         seed,
     )
@@ -182,7 +191,7 @@ def _traced_jobs(runs: Sequence[TracedRun], count: int, seed: int, name: str) ->
         )
         for number, index in enumerate(chosen)
     ]
-    return with_models(jobs, seed)
+    return _with_models(jobs, seed)
 
 
 def _philly_jobs(count: int, seed: int, setup: ExperimentSetup) -> Sequence[TraceJob]:
@@ -200,7 +209,7 @@ def _itp_jobs(count: int, seed: int, setup: ExperimentSetup) -> Sequence[TraceJo
     return _traced_jobs(sorted(runs, key=lambda run: run.submitted), count, seed, "itp")
 
 
-def with_models(jobs: Sequence[TraceJob], seed: int) -> Sequence[TraceJob]:
+def _with_models(jobs: Sequence[TraceJob], seed: int) -> Sequence[TraceJob]:
     """Returns the jobs with one of the three models that each user trains."""
     models = list(_SPEEDUPS_AS)
     of_user = {
@@ -291,12 +300,18 @@ def gpus_of(job: TraceJob) -> float:
     return job.gpus + job.milli_gpu / MILLI_PER_GPU
 
 
-def relative_rates(job: TraceJob, types: Sequence[str], profiles: Mapping[str, Profile]) -> Sequence[float]:
+def _relative_rates(job: TraceJob, types: Sequence[str], profiles: Mapping[str, Profile]) -> Sequence[float]:
     profile = profiles.get(job.model)
     if profile is None:
         return [1.0] * len(types)
     reference = profile.scaling[REFERENCE].rate_at(1)
     return [profile.scaling[kind].rate_at(1) / reference for kind in types]
+
+
+def slowest_runs(jobs: Sequence[TraceJob], nodes: Sequence[Node], profiles: Mapping[str, Profile]) -> Sequence[float]:
+    """Returns the seconds that each job takes on the type that is slowest for it."""
+    types = list(dict.fromkeys(gpu.type for node in nodes for gpu in node.gpus))
+    return [job.duration / min(_relative_rates(job, types, profiles)) for job in jobs]
 
 
 def at_load(
@@ -306,7 +321,7 @@ def at_load(
     types = [gpu.type for node in nodes for gpu in node.gpus]
     kinds = list(dict.fromkeys(types))
     work = np.array([gpus_of(job) * job.duration for job in jobs])
-    rates = np.array([relative_rates(job, kinds, profiles) for job in jobs])
+    rates = np.array([_relative_rates(job, kinds, profiles) for job in jobs])
     worth = dict(zip(kinds, (work @ rates / work.sum()).tolist(), strict=True))
     seconds = float(work.sum()) / (load * sum(worth[kind] for kind in types))
     first, last = jobs[0].arrival, jobs[-1].arrival
@@ -358,8 +373,7 @@ class MixedInputs:
         workload = WORKLOADS[self.workload]
         nodes, profiles = workload.nodes(setup), true_profiles()
         jobs = at_load(workload.draw(self.jobs * workload.times, self.seed, setup), nodes, self.load, profiles)
-        types = list(dict.fromkeys(gpu.type for node in nodes for gpu in node.gpus))
-        longest = [job.duration / min(relative_rates(job, types, profiles)) for job in jobs]
+        longest = slowest_runs(jobs, nodes, profiles)
         trace = Trace(self.workload, tuple(jobs), workload.summary)
         perfect = Knowledge(models=profiles, reference=REFERENCE)
         if self.knowledge == "perfect":

@@ -17,21 +17,19 @@ in four runs of 120, which were too slow and too noisy.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Final
-
-import numpy as np
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
 from slurmsched.experiments.mixed.benchmark_workloads import (
     REFERENCE,
     SITE_OPTIONS,
     at_load,
-    relative_rates,
+    jobs_of_users,
+    slowest_runs,
     true_profiles,
-    with_models,
 )
 from slurmsched.experiments.site_promises.lies import (
     LIAR_ACCOUNTS,
@@ -50,7 +48,7 @@ from slurmsched.simulation.engine import simulate
 from slurmsched.simulation.inputs import Scenario
 from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import load_cluster
-from slurmsched.traces.generators import HOUR, MINUTE, draw_weighted, poisson_arrivals, random_stream
+from slurmsched.traces.generators import HOUR, random_stream
 
 CLUSTER: Final = "v100:2x8,p100:1x8,k80:1x8"
 USERS: Final = ("ann", "ben", "cyd")
@@ -75,25 +73,17 @@ class LyingCase:
 
 def site_jobs(count: int, seed: int) -> Sequence[TraceJob]:
     """Draws the jobs of all users, in order of arrival; their ids are numbers."""
-    arrivals = poisson_arrivals(count, 1.0, random_stream(seed, "arrivals"))
-    durations = np.exp(random_stream(seed, "durations").uniform(np.log(10 * MINUTE), np.log(_LONGEST), count))
-    widths = draw_weighted(_WIDTHS, count, random_stream(seed, "widths"))
-    owners = random_stream(seed, "users").permutation(count) % len(USERS)
-    jobs = [
-        TraceJob(str(number), float(arrivals[number]), width, float(durations[number].round(3)), user=USERS[owner])
-        for number, (width, owner) in enumerate(zip(widths, owners.tolist(), strict=True))
-    ]
-    return at_load(with_models(jobs, seed), load_cluster(CLUSTER).nodes, LOAD, true_profiles())
+    owners = (random_stream(seed, "users").permutation(count) % len(USERS)).tolist()
+    jobs = jobs_of_users([USERS[owner] for owner in owners], seed, longest=_LONGEST, widths=_WIDTHS)
+    return at_load(jobs, load_cluster(CLUSTER).nodes, LOAD, true_profiles())
 
 
-def submitted_jobs(lie: Lie, liar: str, jobs: Iterable[TraceJob]) -> Sequence[SubmittedJob]:
+def submitted_jobs(lie: Lie, liar: str, jobs: Sequence[TraceJob]) -> Sequence[SubmittedJob]:
     """Returns what all users submit, in order of arrival."""
     nodes, profiles = load_cluster(CLUSTER).nodes, true_profiles()
-    types = list(dict.fromkeys(gpu.type for node in nodes for gpu in node.gpus))
     accounts = dict(zip(USERS, (LIAR_ACCOUNTS * len(USERS)), strict=False)) if lie.settings.tickets.accounts else {}
     submitted = list[SubmittedJob]()
-    for job in jobs:
-        slowest = job.duration / min(relative_rates(job, types, profiles))
+    for job, slowest in zip(jobs, slowest_runs(jobs, nodes, profiles), strict=True):
         submits = lie.submits if job.user == liar else honest
         submitted += submits(HonestJob(replace(job, account=accounts.get(job.user, "")), nodes, slowest))
     return sorted(submitted, key=lambda one: one.trace.arrival)
