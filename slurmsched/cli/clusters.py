@@ -32,9 +32,10 @@ class ClusterSelection:
         """The one cluster that was chosen; None for several."""
         return self.invocations[0] if len(self.invocations) == 1 and not self.unread else None
 
-    def site(self, at: float, chosen: JobFilter) -> SiteStatus:
-        """The status of the clusters with these jobs, as of `at` (unix seconds)."""
-        return site_status(at, [filter_status(status, chosen) for status in self.statuses], self.unread)
+    def status(self, at: float, chosen: JobFilter) -> ClusterStatus | SiteStatus:
+        """The status of the one cluster, or of several as of `at` (unix seconds), with these jobs."""
+        filtered = [filter_status(status, chosen) for status in self.statuses]
+        return site_status(at, filtered, self.unread) if self.only is None else filtered[0]
 
 
 def select_clusters(invocation: Invocation, names: Collection[str]) -> ClusterSelection:

@@ -29,7 +29,7 @@ from slurmsched.cli.parameters import (
 from slurmsched.daemon.process import step_back
 from slurmsched.model import JobId, JobState, SynschedError
 from slurmsched.report.free import DemandPerGpu, free_capacity, free_view
-from slurmsched.report.queue import SHORT_STATES, JobFilter, format_jobs, jobs_view
+from slurmsched.report.queue import SHORT_STATES, JobFilter, first_jobs, format_jobs, jobs_view
 from slurmsched.report.site import SiteStatus, site_jobs_view, site_view
 from slurmsched.report.status import ClusterStatus, filter_status, status_view
 
@@ -161,19 +161,17 @@ def status(
     )
     limit = (_MOST_ON_TERMINAL if console().is_terminal else 0) if limit is None else limit
 
-    only = _one_cluster(invocation, clusters, by_tickets=by_tickets)
-
     def filtered() -> ClusterStatus | SiteStatus:
-        if only is None:
-            return select_clusters(invocation, clusters).site(invocation.now(), chosen)
-        return filter_status(only.status(), chosen)
+        if not clusters:
+            return filter_status(invocation.status(), chosen)
+        return select_clusters(invocation, clusters).status(invocation.now(), chosen)
 
     def current() -> ClusterStatus | TicketShares | SiteStatus:
-        return _ticket_shares(only, users) if by_tickets and only is not None else filtered()
+        return _ticket_shares(_one_cluster(invocation, clusters), users) if by_tickets else filtered()
 
     def view() -> RenderableType:
-        if by_tickets and only is not None:
-            return _ticket_shares_view(only, users)
+        if by_tickets:
+            return _ticket_shares_view(_one_cluster(invocation, clusters), users)
         return _filtered_view(filtered(), template, limit, headings=not noheader, every_node=every_node)
 
     if as_json:
@@ -184,10 +182,10 @@ def status(
         _watch(invocation, view, watch)
 
 
-def _one_cluster(invocation: Invocation, names: tuple[str, ...], *, by_tickets: bool) -> Invocation | None:
-    """Returns the cluster to show, None for several. Raises BadParameter, UsageError."""
+def _one_cluster(invocation: Invocation, names: tuple[str, ...]) -> Invocation:
+    """Returns the cluster whose shares are shown. Raises BadParameter, UsageError for several."""
     only = select_clusters(invocation, names).only if names else invocation
-    if by_tickets and only is None:
+    if only is None:
         raise click.UsageError("--shares shows one cluster: name it with -M")
     return only
 
@@ -199,7 +197,7 @@ def _filtered_view(
     if isinstance(shown, SiteStatus):
         only_jobs = template is not None or not headings
         return site_jobs_view(shown, template, limit, headings=headings) if only_jobs else site_view(shown, limit)
-    listed = shown.jobs[:limit] if limit else shown.jobs
+    listed = first_jobs(shown.jobs, limit)
     if template is not None:
         return Text("\n".join(format_jobs(listed, shown.at, template, headings=headings)))
     return status_view(shown, every_node, limit) if headings else jobs_view(listed, shown.at, headings=False)

@@ -192,10 +192,10 @@ def window_length(jobs: Sequence[AccountedJob], options: TryoutOptions) -> float
     seconds = ends - begins
     if options.budget is None:
         return seconds
-    present = sum(_until(job) - job.job.arrival for job in jobs) / max(seconds, 1.0)
-    waiting = sum(max(0.0, job.start - job.job.arrival - options.period) for job in jobs) / max(seconds, 1.0)
+    present = sum(_until(job) - job.job.arrival for job in jobs) / seconds
+    waiting = sum(max(0.0, job.start - job.job.arrival - options.period) for job in jobs) / seconds
     early = options.early or _EARLY[0]
-    events = 2.0 * len(jobs) / max(seconds, 1.0)
+    events = 2.0 * len(jobs) / seconds
     busy = min(1.0 / options.period + min(1.0 / early, events), 2.0 * events)
     kept = min(busy, 1.0 / (LEFT_OUT_ROUNDS * options.period))
     rounds = kept + min(1.0, waiting) * (busy - kept)

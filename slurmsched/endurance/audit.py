@@ -10,7 +10,7 @@ from typing import Final
 from slurmsched.backends.simulated import VirtualCluster
 from slurmsched.endurance.faults import Executed
 from slurmsched.endurance.jobs import SoakJobs
-from slurmsched.model import Hold, JobState
+from slurmsched.model import Hold
 from slurmsched.store.store import Store
 
 _DAY: Final = 86400.0
@@ -88,7 +88,7 @@ def audit_end(
         for row in rows
         if row["subject"] in lately and row["result"] in ("done", "undone") and row["detail"] != _DETERMINED
     )
-    pending = [job for job in cluster.jobs.values() if job.state is JobState.PENDING]
+    pending = cluster.waiting
     return Audit(
         carried_out=done.total(),
         written_down=(done & journal).total(),

@@ -144,7 +144,7 @@ class Session:
         self.promise: PromisedStart | None = None
         """The start that is promised; None as long as every job before fits."""
         self._leaves_by, self._intersections = dict[JobId, float](), Intersections()
-        """By newcomer what `leaves_by` returned."""
+        """By newcomer what `leaves_by` returned, and what is free beside the promise too."""
         self.takes_back, self.preempts = False, True
         """Whether the policy restarts jobs with less where others need what they were given; whether it preempts."""
         self.first: set[JobId] = set()

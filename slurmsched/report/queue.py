@@ -160,6 +160,11 @@ def jobs_view(jobs: Sequence[JobStatus], now: float, headings: bool = True) -> R
     return QueueTable(jobs, now, headings)
 
 
+def first_jobs(jobs: Sequence[JobStatus], limit: int) -> Sequence[JobStatus]:
+    """Returns at most `limit` of the jobs; all if it is 0."""
+    return jobs[:limit] if limit else jobs
+
+
 def more_jobs_line(count: int) -> Text:
     """What is said of jobs that a limit leaves out."""
     return safe_line(f"and {pluralise(count, 'more job')}: --limit 0 shows all, -u, -t and others choose")

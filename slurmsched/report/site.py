@@ -13,7 +13,7 @@ from rich.text import Text
 from slurmsched.model import JobState
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration
-from slurmsched.report.queue import format_jobs, jobs_view, more_jobs_line
+from slurmsched.report.queue import first_jobs, format_jobs, jobs_view, more_jobs_line
 from slurmsched.report.status import ClusterStatus
 from slurmsched.report.tables import Column, Listing, safe_line
 
@@ -78,7 +78,7 @@ def site_view(site: SiteStatus, limit: int = 0) -> RenderableType:
     if site.users:
         parts += ["", _users_table(site.users)]
     for cluster in site.clusters:
-        listed = cluster.jobs[:limit] if limit else cluster.jobs
+        listed = first_jobs(cluster.jobs, limit)
         if listed:
             parts += ["", _heading(cluster), jobs_view(listed, cluster.at)]
         if len(listed) < len(cluster.jobs):
@@ -90,7 +90,7 @@ def site_jobs_view(site: SiteStatus, template: str | None, limit: int, *, headin
     """Only the jobs, each cluster's below its name as squeue prints them; in squeue's FORMAT if one is given."""
     parts: list[RenderableType] = []
     for cluster in site.clusters:
-        listed = cluster.jobs[:limit] if limit else cluster.jobs
+        listed = first_jobs(cluster.jobs, limit)
         parts += [_heading(cluster)] if headings else []
         if template is not None:
             parts += [Text(line) for line in format_jobs(listed, cluster.at, template, headings=headings)]

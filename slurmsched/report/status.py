@@ -22,7 +22,7 @@ from slurmsched.model import (
 )
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration, fixed, local_time, memory
-from slurmsched.report.queue import JobFilter, JobStatus, jobs_view, more_jobs_line
+from slurmsched.report.queue import JobFilter, JobStatus, first_jobs, jobs_view, more_jobs_line
 from slurmsched.report.tables import Column, GpuBar, Listing, LoadBar, safe_line
 from slurmsched.settings.definition import Settings
 from slurmsched.store.read_only import ReadOnlyStore
@@ -312,7 +312,7 @@ def status_view(status: ClusterStatus, every_node: bool = False, limit: int = 0)
     if status.fragments and status.fragments.sentence:
         parts += [safe_line(status.fragments.sentence)]
     if status.jobs:
-        jobs = status.jobs[:limit] if limit else status.jobs
+        jobs = first_jobs(status.jobs, limit)
         parts += ["", jobs_view(jobs, status.at)]
         if len(jobs) < len(status.jobs):
             parts += [more_jobs_line(len(status.jobs) - len(jobs))]

@@ -17,7 +17,6 @@ from slurmsched.backends.simulated import (
     Delays,
     JobSubmitHook,
     SimulatedBackend,
-    SimulatedJob,
     Submission,
     VirtualClock,
     VirtualCluster,
@@ -177,7 +176,7 @@ class SimulatedDaemon:
         if self.clock.now() - self._full_round_at > LEFT_OUT_ROUNDS * self.options.period:
             return False
         self.cluster.start_all_waiting()
-        return not any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
+        return not self.cluster.waiting
 
     def advance(self, until: float, end: float) -> None:
         """Moves the time to the next full round, with the early rounds before it as the daemon has them.
@@ -213,7 +212,7 @@ class SimulatedDaemon:
 
     def _starts_directly(self, until: float) -> bool:
         """Whether all jobs that wait fitted, and were started; if not, time has hardly passed."""
-        if not any(job.state is JobState.PENDING for job in self.cluster.jobs.values()):
+        if not self.cluster.waiting:
             return True
         self._advance_to(min(self.clock.now() + DIRECT_START, until))
         return self.cluster.start_all_waiting()
@@ -241,7 +240,7 @@ class SimulatedDaemon:
             return True
         if self.clock.now() >= self._quiet_until:
             return True
-        waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
+        waiting = bool(self.cluster.waiting)
         is_fifo = order_read(self.settings.policy.system, self.settings.policy.order) == "fifo"
         return waiting and (self._may_start() or not is_fifo)
 
@@ -266,7 +265,7 @@ class SimulatedDaemon:
     def _may_start(self) -> bool:
         """Whether jobs wait and there may be room for them; on a GPU of which a part is taken there may be, and for one
         without GPUs. Copies of a forked job are given other steps without a start."""
-        waiting = [job for job in self.cluster.jobs.values() if job.state is JobState.PENDING]
+        waiting = self.cluster.waiting
         idle = any(node.idle_gpus or node.used_shards for node in self.cluster.nodes.values())
         room = idle or any(not (job.current_request.gpus or job.current_request.shards) for job in waiting)
         return (room and bool(waiting)) or bool(self.cluster.lifecycle.forked)
@@ -427,7 +426,7 @@ class SimulationEngine:
             self._sample()
             idle_rounds = 0 if self.cluster.changes != changes_seen or self.samples[-1].running else idle_rounds + 1
             changes_seen = self.cluster.changes
-            if (idle_rounds > _MAX_IDLE_ROUNDS and self._waiting()) or (
+            if (idle_rounds > _MAX_IDLE_ROUNDS and self.cluster.waiting) or (
                 self.cluster.events.next_time is None and not self.daemon.is_active()
             ):
                 raise SimulationError(self._stuck_message())
@@ -444,12 +443,9 @@ class SimulationEngine:
         next event are left out: a trace may have weeks without a job."""
         now, period = self.clock.now(), self.options.period
         event = self.cluster.events.next_time
-        if idle_rounds <= _MAX_IDLE_ROUNDS or event is None or self._waiting():
+        if idle_rounds <= _MAX_IDLE_ROUNDS or event is None or self.cluster.waiting:
             return now + period
         return now + period * max(1.0, floor((event - now) / period))
-
-    def _waiting(self) -> list[SimulatedJob]:
-        return [job for job in self.cluster.jobs.values() if job.state is JobState.PENDING]
 
     def _sample(self) -> None:
         self.samples.append(take_sample(self.cluster, self.clock.now() - CLOCK_START))
@@ -479,7 +475,7 @@ class SimulationEngine:
         return tuple(possible)
 
     def _stuck_message(self) -> str:
-        waiting = self._waiting()
+        waiting = self.cluster.waiting
         named = self.jobs[self.index_of[waiting[0].array_job or waiting[0].id]].id if waiting else "none"
         held = " (held)" if waiting and waiting[0].hold is not Hold.NONE else ""
         verb = "waits" if len(waiting) == 1 else "wait"

@@ -125,7 +125,7 @@ class FinishedSimulation:
 def take_sample(cluster: VirtualCluster, time: float) -> ClusterSample:
     """Samples the cluster; `time` is in seconds from the trace's start."""
     running = [job for job in cluster.jobs.values() if job.state is JobState.RUNNING]
-    waiting = [job for job in cluster.jobs.values() if job.state is JobState.PENDING]
+    waiting = cluster.waiting
     jobs_running = {job.array_job or job.id for job in running}
     jobs_waiting = {job.array_job or job.id for job in waiting} - jobs_running - cluster.lifecycle.ended_forked.keys()
     allocated = [allocation.resources for job in running for allocation in job.allocations]

@@ -132,6 +132,11 @@ class VirtualCluster:
         """Whether any job is not finished, or not submitted yet."""
         return bool(self._submitted) or any(job.state is not JobState.FINISHED for job in self.jobs.values())
 
+    @property
+    def waiting(self) -> list[SimulatedJob]:
+        """The pending jobs, held ones too."""
+        return [job for job in self.jobs.values() if job.state is JobState.PENDING]
+
     def advance(self, until: float) -> None:
         """Processes all events due by `until` and sets the time to it. Slurm's scheduler runs after each change."""
         self.schedule()
@@ -218,9 +223,7 @@ class VirtualCluster:
         """Pending jobs that wait for resources only, highest priority first. Sets the reason of all others."""
         queue: list[tuple[int, int, SimulatedJob]] = []
         dependencies: WaitConditions | None = None
-        for job in self.jobs.values():
-            if job.state is not JobState.PENDING:
-                continue
+        for job in self.waiting:
             if job.dependency:
                 dependencies = dependencies or WaitConditions(self.jobs, self.lifecycle.ended)
                 job.dependency, job.last_view = dependencies.unmet(job.dependency), None
@@ -253,7 +256,7 @@ class VirtualCluster:
     def start_all_waiting(self) -> bool:
         """Releases all pending jobs if the hook holds each of them and all fit on what is free; Slurm starts them then.
         Otherwise changes nothing and returns False."""
-        waiting = [job for job in self.jobs.values() if job.state is JobState.PENDING]
+        waiting = self.waiting
         if not waiting or any(not job.waits_for_first_round for job in waiting):
             return False
         candidates = self._candidates(waiting)

@@ -8,7 +8,7 @@ for each run. Jobs take one command per poll unless one has started or some task
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
@@ -118,7 +118,7 @@ class CommandJobReader:
     _unreadable: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict, init=False)
 
     def read_records(
-        self, commands: Commands, ids: Iterable[str] | None = None, detailed: Collection[str] | None = None
+        self, commands: Commands, ids: Iterable[str] | None = None, detailed: Set[str] | None = None
     ) -> tuple[list[JobRecord], list[SetAsideJob]]:
         """The records of all jobs and the jobs that cannot be read; with `ids` only those of these numbers.
 
@@ -126,13 +126,12 @@ class CommandJobReader:
         allocations and a memory request that is not in doubt, and none has its array's throttle. Raises BackendError.
         """
         table = read_squeue(commands, ids)
-        wants = detailed is None or set(detailed)
 
         def needs_details(row: SqueueRow) -> bool:
-            named = wants is True or any(row.values[column] in wants for column in ID_COLUMNS)
+            named = detailed is None or any(row.values[column] in detailed for column in ID_COLUMNS)
             return named and not row.too_long and _needs_details(row)
 
-        samples = _throttle_samples(table) if wants is True else []
+        samples = _throttle_samples(table) if detailed is None else []
         fresh, missing = self._read_details(commands, filter(needs_details, table.values()), samples)
         changed = [number for number, reason in missing.items() if reason and self._is_new(table[number], reason)]
         if changed:  # a job may have started, ended or been renamed after squeue ran: read it once more
