@@ -1,21 +1,29 @@
 """The clusters of one site: this one, and those whose settings files `cluster.others` names. None is asked, only the
-files of their daemons are read."""
+files of their daemons are read; of usage slurmdbd is asked, which has that of all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from slurmsched.backends.protocol import BackendError
+from slurmsched.backends.slurm.commands import Commands
+from slurmsched.backends.slurm.usage import read_usage
 from slurmsched.cli.invocation import Invocation
 from slurmsched.model import SynschedError
 from slurmsched.report.queue import JobFilter
 from slurmsched.report.site import SiteStatus, UnreadCluster, site_status
 from slurmsched.report.status import ClusterStatus, filter_status
 
-ALL = "all"
+if TYPE_CHECKING:
+    from slurmsched.report.site_shares import SiteShares
+
+ALL: Final = "all"
+_USAGE_SECONDS: Final = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,32 @@ class ClusterSelection:
         """The status of the one cluster, or of several as of `at` (unix seconds), with these jobs."""
         filtered = [filter_status(status, chosen) for status in self.statuses]
         return site_status(at, filtered, self.unread) if self.only is None else filtered[0]
+
+    def shares(self, at: float, names: Collection[str] | None) -> SiteShares:
+        """What users are entitled to on these clusters and used in the week before `at` (unix seconds).
+
+        Usage counts on the clusters of these `names`, on all that slurmdbd has for None; why there is none is told.
+        Raises StoreError, ExportError.
+        """
+        from slurmsched.report.shares import NoTicketsError, TicketShares, ticket_shares  # noqa: PLC0415  # need numpy
+        from slurmsched.report.site_shares import site_shares  # noqa: PLC0415  # as above
+
+        tickets = dict[str, TicketShares | None]()
+        for invocation, status in zip(self.invocations, self.statuses, strict=True):
+            with invocation.open_readable() as store:
+                try:
+                    tickets[status.cluster] = ticket_shares(store)
+                except NoTicketsError:
+                    tickets[status.cluster] = None
+        usage, unknown, period = dict[str, dict[str, float]](), "", (at - _USAGE_SECONDS, at)
+        cluster = self.invocations[0].settings.cluster
+        try:
+            for user, used in read_usage(Commands(cluster.timeout, cluster.slurm_conf), *period).items():
+                if kept := {name: float(seconds) for name, seconds in used.items() if names is None or name in names}:
+                    usage[user] = kept
+        except BackendError as error:
+            unknown = str(error)
+        return site_shares(tickets, usage, period, unread=self.unread, unknown=unknown)
 
 
 def select_clusters(invocation: Invocation, names: Collection[str]) -> ClusterSelection:

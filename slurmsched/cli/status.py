@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from slurmsched.backends.slurm.hostlist import expand_hostlist
-from slurmsched.cli.clusters import select_clusters
+from slurmsched.cli.clusters import ALL, select_clusters
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import check_page_file, console, json_option, print_json, write_page
 from slurmsched.cli.parameters import (
@@ -35,6 +35,7 @@ from slurmsched.report.status import ClusterStatus, filter_status, status_view
 
 if TYPE_CHECKING:
     from slurmsched.report.shares import TicketShares
+    from slurmsched.report.site_shares import SiteShares
 
 
 _MOST_ON_TERMINAL: Final = 50
@@ -109,7 +110,12 @@ def _parse_hosts(value: str) -> frozenset[str]:
     metavar="[SECONDS]",
     help="Repeat every SECONDS until Ctrl-C. Default: 5.",
 )
-@json_option("report.status:ClusterStatus", "report.shares:TicketShares", "report.site:SiteStatus")
+@json_option(
+    "report.status:ClusterStatus",
+    "report.shares:TicketShares",
+    "report.site:SiteStatus",
+    "report.site_shares:SiteShares",
+)
 @click.pass_obj
 def status(
     invocation: Invocation,
@@ -134,7 +140,8 @@ def status(
     """Show which jobs run, which wait and why.
 
     Shows the state of the last round. Reads only our own files and never asks slurmctld, so you may call it as often as
-    you like. What PrivateData in slurm.conf hides from you is not shown.
+    you like. What PrivateData in slurm.conf hides from you is not shown. Only --shares of several clusters asks
+    slurmdbd what their users used in the last seven days.
 
     Jobs are chosen as with squeue; TIME is how long a job has run, LIMIT its time limit. In a narrow terminal WHY is in
     short: 'synsched explain' has the sentence.
@@ -146,6 +153,7 @@ def status(
       synsched status --watch
       synsched status --shares
       synsched status -M all
+      synsched status -M all --shares
     """
     invocation.tolerate_mistakes()
 
@@ -166,12 +174,12 @@ def status(
             return filter_status(invocation.status(), chosen)
         return select_clusters(invocation, clusters).status(invocation.now(), chosen)
 
-    def current() -> ClusterStatus | TicketShares | SiteStatus:
-        return _ticket_shares(_one_cluster(invocation, clusters), users) if by_tickets else filtered()
+    def current() -> ClusterStatus | TicketShares | SiteStatus | SiteShares:
+        return _shares(invocation, clusters, users) if by_tickets else filtered()
 
     def view() -> RenderableType:
         if by_tickets:
-            return _ticket_shares_view(_one_cluster(invocation, clusters), users)
+            return _shares_view(_shares(invocation, clusters, users), invocation.now())
         return _filtered_view(filtered(), template, limit, headings=not noheader, every_node=every_node)
 
     if as_json:
@@ -180,14 +188,6 @@ def status(
         console().print(view())
     else:
         _watch(invocation, view, watch)
-
-
-def _one_cluster(invocation: Invocation, names: tuple[str, ...]) -> Invocation:
-    """Returns the cluster whose shares are shown. Raises BadParameter, UsageError for several."""
-    only = select_clusters(invocation, names).only if names else invocation
-    if only is None:
-        raise click.UsageError("--shares shows one cluster: name it with -M")
-    return only
 
 
 def _filtered_view(
@@ -203,19 +203,27 @@ def _filtered_view(
     return status_view(shown, every_node, limit) if headings else jobs_view(listed, shown.at, headings=False)
 
 
-def _ticket_shares(invocation: Invocation, users: tuple[str, ...]) -> TicketShares:
-    """Returns the shares of these users, of all if there are none, and every trade."""
+def _shares(invocation: Invocation, names: tuple[str, ...], users: tuple[str, ...]) -> TicketShares | SiteShares:
+    """Returns the shares of these users, of all if there are none, on one cluster with its trades or on several."""
     from slurmsched.report.shares import ticket_shares  # noqa: PLC0415  # needs numpy: plain `status` starts without it
 
-    with invocation.open_readable() as store:
+    chosen = invocation
+    if names:
+        selection = select_clusters(invocation, names)
+        if selection.only is None:
+            site = selection.shares(invocation.now(), None if ALL in names else frozenset(names))
+            return replace(site, users=tuple(share for share in site.users if not users or share.user in users))
+        chosen = selection.only
+    with chosen.open_readable() as store:
         shares = ticket_shares(store)
     return replace(shares, users=tuple(share for share in shares.users if not users or share.user in users))
 
 
-def _ticket_shares_view(invocation: Invocation, users: tuple[str, ...]) -> RenderableType:
-    from slurmsched.report.shares import ticket_shares_view  # noqa: PLC0415  # as above
+def _shares_view(shares: TicketShares | SiteShares, now: float) -> RenderableType:
+    from slurmsched.report.shares import TicketShares, ticket_shares_view  # noqa: PLC0415  # as above
+    from slurmsched.report.site_shares import site_shares_view  # noqa: PLC0415  # as above
 
-    return ticket_shares_view(_ticket_shares(invocation, users), invocation.now())
+    return ticket_shares_view(shares, now) if isinstance(shares, TicketShares) else site_shares_view(shares)
 
 
 def _watch(invocation: Invocation, view: Callable[[], RenderableType], interval: float) -> None:

@@ -25,7 +25,14 @@ from slurmsched.report.queue import JobStatus
 from slurmsched.report.status import ClusterStatus, LivenessState, cluster_status, hint_problems
 from slurmsched.report.tables import printable
 from slurmsched.settings.definition import Settings
-from slurmsched.store.publication import ALWAYS_PRIVATE, Document, export_folder, open_documents, read_public
+from slurmsched.store.publication import (
+    ALWAYS_PRIVATE,
+    TICKET_POLICIES,
+    Document,
+    export_folder,
+    open_documents,
+    read_public,
+)
 from slurmsched.store.read_only import ReadOnlyStore, open_read_only
 from slurmsched.store.rows import StartCalibration, UseRow
 
@@ -74,7 +81,7 @@ def current_page(settings: Settings, now: float, *, kept_up: bool = False) -> st
     beat, disabled = HeartbeatFile(Path(settings.hook.heartbeat)).read(), Path(settings.hook.disable_file).exists()
     with open_documents((document,), folder) as store:
         status = cluster_status(store, settings, now, beat, disabled)
-        shares = _shares(store) if status.round is not None and status.round.system == "gandiva-fair" else None
+        shares = _shares(store) if status.round is not None and status.round.system in TICKET_POLICIES else None
     history = cluster_history(Path(settings.storage.path), document, now)
     if "jobs" in document.hidden and status.round is not None:
         status = replace(status, running=status.round.running, waiting=status.round.waiting)

@@ -32,6 +32,7 @@ _READ_COMMANDS: Final = re.compile(
 )
 _LONGEST_MESSAGE: Final = 300
 """Characters of a message of sacct that are kept."""
+_ACCOUNTING_COMMANDS: Final = (("sacct", "-a"), ("sreport", "-a"))
 _ACCOUNTING_SECONDS: Final = 20.0
 """Longest wait for slurmdbd, which rounds can do without."""
 _CHANGE_COMMANDS: Final = re.compile(
@@ -128,22 +129,22 @@ class Commands:
         return answer
 
     def read_accounting(self, *argv: str, longest: float = _ACCOUNTING_SECONDS) -> str:
-        """The standard output of sacct, which asks slurmdbd, within the timeout and `longest` seconds. Raises
+        """The standard output of sacct or sreport, which ask slurmdbd, within the timeout and `longest` seconds. Raises
         BackendError."""
-        if argv[:2] != ("sacct", "-a"):
+        if argv[:2] not in _ACCOUNTING_COMMANDS:
             raise UnsafeCommandError(f"not an allowed accounting command: {' '.join(argv)[:80]!r}")
         self.calls.reads += 1
         seconds = min(self._timeout, longest)
         try:
             answer = self._execute(argv, "", seconds)
         except UnreachableError as error:
-            raise BackendError(f"slurmdbd did not answer sacct within {seconds:g} s") from error
+            raise BackendError(f"slurmdbd did not answer {argv[0]} within {seconds:g} s") from error
         if answer.exit_code != 0:
             marks = [mark for word in argv if (mark := word.partition("--delimiter=")[2])]
             has_rows = any(mark in answer.stdout for mark in marks)
             # Rows of users are in no message: it would keep them when they are forgotten.
             message = last_message(answer.stderr or ("" if has_rows else answer.stdout))
-            raise BackendError(f"sacct failed: {message[:_LONGEST_MESSAGE]}")
+            raise BackendError(f"{argv[0]} failed: {message[:_LONGEST_MESSAGE]}")
         return answer.stdout
 
     def read_many(self, lines: Sequence[str]) -> CommandResult:

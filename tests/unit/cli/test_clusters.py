@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from slurmsched.model import NodeAllocation, Resources
+from slurmsched.model.encoding import encode
+from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
+from slurmsched.policies.state import Account, encode_state
 from tests.builders import job, node, share, snapshot
 from tests.unit.cli.conftest import NOON, Site, json_validator
 
@@ -97,7 +100,7 @@ def test_one_whose_daemon_is_gone_says_so(east: Site) -> None:
     ("options", "said"),
     [
         pytest.param(["-M", "north"], "no cluster 'north' here: known are east, west", id="an unknown name"),
-        pytest.param(["-M", "all", "--shares"], "--shares shows one cluster: name it with -M", id="shares of all"),
+        pytest.param(["-M", "north", "--shares"], "no cluster 'north' here: known are east, west", id="shares of it"),
     ],
 )
 def test_what_cannot_be_shown_is_told(east: Site, options: list[str], said: str) -> None:
@@ -119,3 +122,64 @@ def test_jobs_on_several_nodes_count_once(tmp_path: Path) -> None:
     west.round(snapshot([node("n1"), node("n2")], [job(1, gpus=8, on=spread)], NOON - 10, cluster="west"))
     east = cluster(tmp_path / "east", "east", alice=2, extra=f'[cluster]\nothers = ["{west.config}"]\n')
     assert east.json("status", "-M", "all")["users"][0]["by_cluster"] == {"east": 2, "west": 8}
+
+
+class TestShares:
+    """`synsched status -M all --shares`: the tickets of every cluster, and what slurmdbd has of all of them."""
+
+    USED = "east|alice|ml|72000\nnorth|dora|hep|36000\nwest|alice|ml|18000\nwest|alice|nlp|18000\nwest|bob|nlp|0\n"
+
+    @pytest.fixture
+    def shared(self, east: Site) -> Site:
+        past = GandivaFairState(NOON - 120, accounts={"alice": Account(1, 1, {"v100": 2.0, "k80": 1.0}, {"v100": 1.0})})
+        state = encode(encode_state(past))
+        east.opened().write("INSERT INTO policy_state (system, state) VALUES (?, ?)", ("gandiva-fair", state))
+        return east
+
+    def slurmdbd(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> Path:
+        """An sreport on PATH that does this; what it was asked is in the file."""
+        asked = tmp_path / "asked"
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "sreport").write_text(f'#!/bin/sh\necho "$@" >{asked}\n{answer}\n')
+        (tmp_path / "bin" / "sreport").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+        return asked
+
+    def test_over_all_clusters(self, shared: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked = self.slurmdbd(tmp_path, monkeypatch, f"cat <<'END'\n{self.USED}END")
+        assert shared.lines("status", "-M", "all", "--shares", columns=100) == [
+            "GPUs by tickets now, and GPU-hours of 7 d to the last full hour by slurmdbd",
+            "USER  ENTITLED GPU-HOURS PART ENTITLED ON USED ON",
+            "alice      3.0      30.0 75 % east 3.0    east 20.0, west 10.0",
+            "dora         -      10.0 25 % -           north 10.0",
+            "bob          -       0.0  0 % -           -",
+            "west: no round has used tickets",
+        ]
+        words = asked.read_text().split()
+        assert words[:9] == ["-a", "-n", "-P", "-t", "Seconds", "-T", "gres/gpu", "cluster", "UserUtilizationByAccount"]
+
+    def test_over_some_clusters_and_users(self, shared: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.slurmdbd(tmp_path, monkeypatch, f"cat <<'END'\n{self.USED}END")
+        told = shared.json("status", "-M", "east,west", "--shares")
+        json_validator("status").validate(told)
+        used = {one["user"]: one["used"] for one in told["users"]}
+        assert used == {"alice": {"east": 72_000.0, "west": 36_000.0}, "bob": {"west": 0.0}}
+        only = shared.json("status", "-M", "all", "--shares", "-u", "dora")["users"]
+        assert [one["user"] for one in only] == ["dora"]
+
+    @pytest.mark.parametrize(
+        ("answer", "said"),
+        [
+            pytest.param("echo 'sreport: error: no slurmdbd' >&2; exit 1", "no slurmdbd", id="slurmdbd is away"),
+            pytest.param("echo nonsense", "not a line of sreport: 'nonsense'", id="another format"),
+            pytest.param("echo 'east|alice|ml|many'", "many", id="no number"),
+        ],
+    )
+    def test_without_usage_the_tickets_are_shown_and_why(
+        self, shared: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, said: str
+    ) -> None:
+        self.slurmdbd(tmp_path, monkeypatch, answer)
+        lines = shared.lines("status", "-M", "all", "--shares")
+        assert lines[2].split() == ["alice", "3.0", "-", "-", "east", "3.0", "-"]
+        assert said in "".join(lines)
+        assert any(line.startswith("usage is unknown: ") for line in lines)

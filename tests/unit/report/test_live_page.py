@@ -178,7 +178,8 @@ def test_hostile_names_are_text_in_one_line_and_no_longer_than_others(tmp_path: 
     assert len(page) < 120_000
 
 
-def test_shares_are_told_where_the_policy_has_tickets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["gandiva-fair", "unified"])
+def test_shares_are_told_where_the_policy_has_tickets(tmp_path: Path, policy: str) -> None:
     site = live_site(tmp_path, days=0)
     accounts = {
         user: Account(due=HOUR * 10, received=HOUR * (8 + index), holdings={"v100": 2.5})
@@ -186,12 +187,12 @@ def test_shares_are_told_where_the_policy_has_tickets(tmp_path: Path) -> None:
     }
     database = site.opened()
     state = encode(encode_state(GandivaFairState(time=NOON - 60, accounts=accounts)))
-    database.insert("policy_state", {"system": "gandiva-fair", "state": state})
+    database.insert("policy_state", {"system": policy, "state": state})
     database.close()
     publish(site)
     assert "Shares by tickets" not in page_of(site), "they are of another time"
     database = site.opened()
-    database.write("UPDATE rounds SET system = 'gandiva-fair'")
+    database.write("UPDATE rounds SET system = ?", (policy,))
     database.close()
     publish(site)
     told = words(page_of(site))
