@@ -26,6 +26,7 @@ from slurmsched.knowledge.work import FinishedRun, UnfinishedJob
 from slurmsched.model import Decision, SchedulerState, Snapshot
 from slurmsched.policies.policies import configured_policy
 from slurmsched.policies.stages import Policy, Situation
+from slurmsched.rounds.collector import paused_collector
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
 
@@ -80,7 +81,8 @@ def time_decision(
     next(rounds)
     second_round = run_round(warm, memory, settings, known, _IDENTITY, policy_override=timed)
     for _ in rounds:
-        timed.decide(second_round.situation)
+        with paused_collector():  # as in the round
+            timed.decide(second_round.situation)
     wall, cpu = timed.wall, timed.cpu
     return DecisionTime(
         policy=settings.policy.system,

@@ -28,6 +28,7 @@ from slurmsched.policies.policies import configured_policy, ranks_idle_last
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds import refusals, scope
 from slurmsched.rounds.checkpoints import awaited_checkpoints
+from slurmsched.rounds.collector import paused_collector
 from slurmsched.rounds.forecast import WaitForecast
 from slurmsched.rounds.guards import (
     cannot_move,
@@ -189,7 +190,8 @@ def run_round(
             starts_only=starts_only,
             idle_last=_idle_last(jobs, state, settings, observed.time),
         )
-        decision = decider.decide(situation)
+        with paused_collector():
+            decision = decider.decide(situation)
         plan = make_plan(
             situation,
             decision,

@@ -25,7 +25,7 @@ from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.gang import gang_of, why_single_type
 from slurmsched.policies.cluster.resources import Allocation, Pools
-from slurmsched.policies.hadar.places import FreeGpus, GangShapes, undominated
+from slurmsched.policies.hadar.places import FreeGpus, undominated
 from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
 from slurmsched.policies.hadar.problem import (
     GangThroughput,
@@ -35,6 +35,7 @@ from slurmsched.policies.hadar.problem import (
     UtilityFactory,
     slack_aware,
 )
+from slurmsched.policies.hadar.servers import GangShapes
 from slurmsched.policies.orders import rank_by
 from slurmsched.policies.reasons import EmptyCluster, format_type_mix
 from slurmsched.policies.sizes import Proportional
