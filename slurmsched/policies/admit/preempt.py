@@ -5,10 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
+from itertools import compress
 
 import numpy as np
 
-from slurmsched.arrays import Ints
+from slurmsched.arrays import Ints, Mask
 from slurmsched.model import MILLI_PER_GPU, Job, JobId, Reason, ReasonCode
 from slurmsched.policies.admit.allocate import FailedRequestCache
 from slurmsched.policies.cluster.demand import DemandLevel
@@ -34,6 +35,7 @@ class VictimQueue:
     exclusive: Ints
     device_ends: Ints
     devices: Ints
+    allocations: tuple[Allocation, ...]
 
     @classmethod
     def of(cls, session: Session, jobs: Iterable[JobId]) -> VictimQueue:
@@ -65,7 +67,27 @@ class VictimQueue:
         device_ends = np.cumsum([0, *map(len, devices)])
         rows = np.array([row for held in devices for row in held], dtype=np.int64).reshape(-1, 3)
         pools, gpus, cpus, memory, exclusive = columns
-        return cls(last_first, ends, pools, gpus, cpus, memory, exclusive, device_ends, rows)
+        return cls(last_first, ends, pools, gpus, cpus, memory, exclusive, device_ends, rows, tuple(allocations))
+
+    def of_those(self, stay: Mask) -> VictimQueue:
+        """Return the queue without the other jobs; [jobs]."""
+        entries, rows = (np.repeat(stay, np.diff(ends)) for ends in (self.ends, self.device_ends))
+        lengths, held = (np.diff(ends)[stay] for ends in (self.ends, self.device_ends))
+        pools, gpus, cpus, memory, exclusive = (
+            of[entries] for of in (self.pools, self.gpus, self.cpus, self.memory, self.exclusive)
+        )
+        return VictimQueue(
+            tuple(compress(self.jobs, stay.tolist())),
+            np.concatenate(([0], np.cumsum(lengths))),
+            pools,
+            gpus,
+            cpus,
+            memory,
+            exclusive,
+            np.concatenate(([0], np.cumsum(held))),
+            self.devices[rows],
+            tuple(compress(self.allocations, stay.tolist())),
+        )
 
     def free_without(self, count: int, free: FreeResources, leaving: Collection[JobId] | None = None) -> FreeResources:
         """Return the free resources after the eviction of the first `count` jobs, or of those of them in `leaving`."""
@@ -167,14 +189,28 @@ class Preempt:
             self._epoch = self.session.eviction_epoch
             self._failed.clear()
             self._enough.clear()
-            running = {*self.session.running, *self.session.shrunk} - self.session.entitlement.movable_only
-            self._queue = VictimQueue.of(self.session, filter(self.session.is_preemptible, running))
+            self._queue = self._without_evicted(self._queue) if self._queue is not None else self._all_preemptible()
         return self._queue
+
+    def _all_preemptible(self) -> VictimQueue:
+        running = {*self.session.running, *self.session.shrunk} - self.session.entitlement.movable_only
+        return VictimQueue.of(self.session, filter(self.session.is_preemptible, running))
+
+    def _without_evicted(self, queue: VictimQueue) -> VictimQueue:
+        """Return the queue of all preemptible jobs from an earlier one. Nobody else runs since then, but for those who
+        are restarted with less."""
+        running = self.session.running
+        if self.session.shrunk:
+            return self._all_preemptible()
+        pairs = zip(queue.jobs, queue.allocations, strict=True)
+        return queue.of_those(np.array([running.get(job) is has for job, has in pairs], dtype=np.bool_))
 
     def _large_victims(self, job: Job, queue: VictimQueue) -> VictimQueue:
         """Return the queue of jobs so large that the remaining moves could free enough GPUs."""
         least = -(-job.gpus // self._moves_for(job))
-        return VictimQueue.of(self.session, (other for other in queue.jobs if self.session.jobs[other].gpus >= least))
+        return queue.of_those(
+            np.array([self.session.jobs[other].gpus >= least for other in queue.jobs], dtype=np.bool_)
+        )
 
     def _count_preemptible(self, job: Job, queue: VictimQueue) -> int:
         """Return how many jobs, from the start of the queue, the newcomer may preempt."""

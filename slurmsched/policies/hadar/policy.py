@@ -66,18 +66,24 @@ def build_problem(
     free, eligibility = resources.free, resources.eligibility
     pools, types = free.pools, free.pools.known_types
     in_order = sorted(situation.jobs, key=lambda job: job.queue_key)
+    classes = resources.demands.classes
+    asked = {job.id: classes.of(job) for job in in_order}
+    first = {(job.reservation and job.id) or asked[job.id]: job for job in in_order}
     empty_cluster = EmptyCluster(
         pools,
         situation.snapshot,
         situation.knowledge,
         Proportional(),
-        gpu_types=_mixable_types(in_order, types),
-        classes=resources.demands.classes,
+        gpu_types=_mixable_types(first.values(), types),
+        classes=classes,
     )
+    never_fits = {asks for asks, job in first.items() if _is_schedulable(job) and empty_cluster.unmet_demand(job)}
     schedulable = [
         job
         for job in in_order
-        if job.id not in situation.non_preemptible and _is_schedulable(job) and not empty_cluster.unmet_demand(job)
+        if job.id not in situation.non_preemptible
+        and _is_schedulable(job)
+        and ((job.reservation and job.id) or asked[job.id]) not in never_fits
     ]
     eligible_pools = {job.id: eligibility.pool_masks(job) for job in schedulable}
     usable = np.zeros(len(pools), dtype=np.bool_)
@@ -138,18 +144,20 @@ class _HadarJobs:
     def of(self, job: Job, eligible: frozenset[str]) -> HadarJob:
         """`eligible` are the types on which it may start."""
         request, knowledge = job.original_request, self._knowledge
-        if request not in self._gangs:
+        spread = self._gangs.get(request)
+        if spread is None:
             gang = gang_of(request, None, memory_tunable=False)
-            self._gangs[request] = gang.min_nodes, gang.max_nodes, not why_single_type(request)
+            spread = self._gangs[request] = gang.min_nodes, gang.max_nodes, not why_single_type(request)
         held, profile = frozenset(share.gpu_type for share in job.allocations), knowledge.rate_profile(job)
-        key = id(profile), request.gpus, request.gpu_type, held, eligible, self._gangs[request]
-        if key not in self._throughputs:
+        key = id(profile), request.gpus, request.gpu_type, held, eligible, spread
+        throughput = self._throughputs.get(key)
+        if throughput is None:
             together, apart = _rates(job, self._estimates, eligible | held, knowledge)
-            self._throughputs[key] = GangThroughput(request.gpus, together, apart, *self._gangs[request])
+            throughput = self._throughputs[key] = GangThroughput(request.gpus, together, apart, *spread)
         remaining = knowledge.remaining_seconds(job)
         remaining = DEFAULT_REMAINING if remaining == inf else remaining
         total, age = remaining + knowledge.executed_seconds(job), max(0.0, self._now - job.submit_time)
-        return HadarJob(job.id, self._throughputs[key], remaining, total, age)
+        return HadarJob(job.id, throughput, remaining, total, age)
 
 
 def _divide_work(job: HadarJob, copies: int) -> HadarJob:
