@@ -28,7 +28,8 @@ from slurmsched.policies import pipeline, reasons, unified
 from slurmsched.policies.admit import promise
 from slurmsched.policies.admit.preempt import Preempt, VictimQueue
 from slurmsched.policies.cluster.demand import ResourceDemand
-from slurmsched.policies.cluster.resources import FreeResources, Intersections
+from slurmsched.policies.cluster.intersections import Intersections
+from slurmsched.policies.cluster.resources import FreeResources
 from slurmsched.policies.gandiva_fair import tickets
 from slurmsched.policies.gandiva_fair.balancing import LoadBalancer
 from slurmsched.policies.gandiva_fair.problem import RunnableJob

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import chain, compress
 
 import numpy as np
 
@@ -42,32 +42,21 @@ class VictimQueue:
         """Return the queue of these running jobs, the last in order first."""
         last_first = tuple(sorted(jobs, key=lambda job: -session.rank_of[job]))
         allocations = [session.allocation_of(job) for job in last_first]
-        ends = np.cumsum([0, *(len(allocation.pools) for allocation in allocations)])
-        entries = [
-            entry
-            for allocation in allocations
-            for entry in zip(
-                allocation.pools,
-                _with_unknown_devices(allocation),
-                allocation.cpus,
-                allocation.memory,
-                (allocation.exclusive,) * len(allocation.pools),
-                strict=True,
-            )
-        ]
-        columns = np.array(entries, dtype=np.int64).reshape(-1, 5).T
-        devices = [
-            [
-                (pool, position, allocation.part or MILLI_PER_GPU)
-                for pool, positions in zip(allocation.pools, allocation.devices, strict=False)
-                for position in positions
-            ]
-            for allocation in allocations
-        ]
-        device_ends = np.cumsum([0, *map(len, devices)])
-        rows = np.array([row for held in devices for row in held], dtype=np.int64).reshape(-1, 3)
-        pools, gpus, cpus, memory, exclusive = columns
-        return cls(last_first, ends, pools, gpus, cpus, memory, exclusive, device_ends, rows, tuple(allocations))
+        counts = [len(allocation.pools) for allocation in allocations]
+        exclusive = np.repeat(np.array([allocation.exclusive for allocation in allocations], dtype=np.int64), counts)
+        devices = [_held_devices(allocation) if allocation.devices else () for allocation in allocations]
+        return cls(
+            last_first,
+            np.cumsum([0, *counts]),
+            _flat(allocation.pools for allocation in allocations),
+            _flat(map(_with_unknown_devices, allocations)),
+            _flat(allocation.cpus for allocation in allocations),
+            _flat(allocation.memory for allocation in allocations),
+            exclusive,
+            np.cumsum([0, *map(len, devices)]),
+            np.array([row for held in devices for row in held], dtype=np.int64).reshape(-1, 3),
+            tuple(allocations),
+        )
 
     def of_those(self, stay: Mask) -> VictimQueue:
         """Return the queue without the other jobs; [jobs]."""
@@ -113,6 +102,19 @@ def _with_unknown_devices(allocation: Allocation) -> tuple[int, ...]:
     if not allocation.devices:
         return allocation.gpus
     return tuple(0 if held else gpus for gpus, held in zip(allocation.gpus, allocation.devices, strict=True))
+
+
+def _held_devices(allocation: Allocation) -> Sequence[tuple[int, int, int]]:
+    """Return the pool, the position and the milli-GPU of each known device."""
+    return [
+        (pool, position, allocation.part or MILLI_PER_GPU)
+        for pool, positions in zip(allocation.pools, allocation.devices, strict=False)
+        for position in positions
+    ]
+
+
+def _flat(rows: Iterable[tuple[int, ...]]) -> Ints:
+    return np.fromiter(chain.from_iterable(rows), dtype=np.int64)
 
 
 def _summed(indices: Ints, amounts: Ints, length: int) -> Ints:

@@ -279,8 +279,7 @@ class Promises:
 
 def _released(free: FreeResources, ends: Iterable[_End]) -> FreeResources:
     """Return what is free once these have ended; `free` is changed."""
-    for end in ends:
-        free.release(end.allocation)
+    free.release_all([end.allocation for end in ends])
     return free
 
 
