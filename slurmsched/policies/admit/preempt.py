@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, compress
+from itertools import chain
 
 import numpy as np
 
-from slurmsched.arrays import Ints, Mask
+from slurmsched.arrays import Ints
 from slurmsched.model import MILLI_PER_GPU, Job, JobId, Reason, ReasonCode
 from slurmsched.policies.admit.allocate import FailedRequestCache
 from slurmsched.policies.cluster.demand import DemandLevel
@@ -58,15 +58,16 @@ class VictimQueue:
             tuple(allocations),
         )
 
-    def of_those(self, stay: Mask) -> VictimQueue:
-        """Return the queue without the other jobs; [jobs]."""
-        entries, rows = (np.repeat(stay, np.diff(ends)) for ends in (self.ends, self.device_ends))
-        lengths, held = (np.diff(ends)[stay] for ends in (self.ends, self.device_ends))
+    def those(self, numbers: Ints) -> VictimQueue:
+        """Return the queue of these jobs, by index, in this order."""
+        entries, device_rows = _rows(self.ends, numbers), _rows(self.device_ends, numbers)
         pools, gpus, cpus, memory, exclusive = (
             of[entries] for of in (self.pools, self.gpus, self.cpus, self.memory, self.exclusive)
         )
+        lengths, held = (np.diff(ends)[numbers] for ends in (self.ends, self.device_ends))
+        chosen = numbers.tolist()
         return VictimQueue(
-            tuple(compress(self.jobs, stay.tolist())),
+            tuple([self.jobs[number] for number in chosen]),
             np.concatenate(([0], np.cumsum(lengths))),
             pools,
             gpus,
@@ -74,9 +75,37 @@ class VictimQueue:
             memory,
             exclusive,
             np.concatenate(([0], np.cumsum(held))),
-            self.devices[rows],
-            tuple(compress(self.allocations, stay.tolist())),
+            self.devices[device_rows],
+            tuple([self.allocations[number] for number in chosen]),
         )
+
+    def with_others(self, others: VictimQueue, session: Session) -> VictimQueue:
+        """Return the queue of the jobs of both."""
+        pools, gpus, cpus, memory, exclusive, devices = (
+            np.concatenate((own, more))
+            for own, more in (
+                (self.pools, others.pools),
+                (self.gpus, others.gpus),
+                (self.cpus, others.cpus),
+                (self.memory, others.memory),
+                (self.exclusive, others.exclusive),
+                (self.devices, others.devices),
+            )
+        )
+        both = VictimQueue(
+            self.jobs + others.jobs,
+            np.concatenate((self.ends, others.ends[1:] + self.ends[-1])),
+            pools,
+            gpus,
+            cpus,
+            memory,
+            exclusive,
+            np.concatenate((self.device_ends, others.device_ends[1:] + self.device_ends[-1])),
+            devices,
+            self.allocations + others.allocations,
+        )
+        ranks = np.array([session.rank_of[job] for job in both.jobs], dtype=np.int64)
+        return both.those(np.argsort(-ranks, kind="stable"))
 
     def free_without(self, count: int, free: FreeResources, leaving: Collection[JobId] | None = None) -> FreeResources:
         """Return the free resources after the eviction of the first `count` jobs, or of those of them in `leaving`."""
@@ -115,6 +144,13 @@ def _held_devices(allocation: Allocation) -> Sequence[tuple[int, int, int]]:
 
 def _flat(rows: Iterable[tuple[int, ...]]) -> Ints:
     return np.fromiter(chain.from_iterable(rows), dtype=np.int64)
+
+
+def _rows(ends: Ints, numbers: Ints) -> Ints:
+    """Return the rows from `ends[k]` to `ends[k + 1]` for each of these numbers k."""
+    lengths = np.diff(ends)[numbers]
+    before = np.cumsum(lengths) - lengths
+    return np.asarray(np.arange(int(lengths.sum())) + np.repeat(ends[numbers] - before, lengths), dtype=np.int64)
 
 
 def _summed(indices: Ints, amounts: Ints, length: int) -> Ints:
@@ -201,21 +237,25 @@ class Preempt:
     def _without_evicted(self, queue: VictimQueue) -> VictimQueue:
         """Return the queue of all preemptible jobs from an earlier one. Nobody else runs since then, but for those who
         are restarted with less."""
-        running = self.session.running
-        if self.session.shrunk:
-            return self._all_preemptible()
+        session, running, shrunk = self.session, self.session.running, self.session.shrunk
         pairs = zip(queue.jobs, queue.allocations, strict=True)
-        return queue.of_those(np.array([running.get(job) is has for job, has in pairs], dtype=np.bool_))
+        stay = [running.get(job) is has or shrunk.get(job) is has for job, has in pairs]
+        left = queue.those(np.flatnonzero(np.array(stay, dtype=np.bool_)))
+        new = shrunk.keys() - {*left.jobs} - session.entitlement.movable_only if shrunk else ()
+        restarted = [job for job in new if session.is_preemptible(job)]
+        return left.with_others(VictimQueue.of(session, restarted), session) if restarted else left
 
     def _large_victims(self, job: Job, queue: VictimQueue) -> VictimQueue:
         """Return the queue of jobs so large that the remaining moves could free enough GPUs."""
         least = -(-job.gpus // self._moves_for(job))
-        return queue.of_those(
-            np.array([self.session.jobs[other].gpus >= least for other in queue.jobs], dtype=np.bool_)
-        )
+        large = [self.session.jobs[other].gpus >= least for other in queue.jobs]
+        return queue.those(np.flatnonzero(np.array(large, dtype=np.bool_)))
 
     def _count_preemptible(self, job: Job, queue: VictimQueue) -> int:
         """Return how many jobs, from the start of the queue, the newcomer may preempt."""
+        session = self.session
+        if not queue.jobs or not session.may_preempt(job, session.jobs[queue.jobs[0]]):
+            return 0
         return bisect_left(
             queue.jobs, True, key=lambda other: not self.session.may_preempt(job, self.session.jobs[other])
         )

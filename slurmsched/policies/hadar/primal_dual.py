@@ -370,15 +370,16 @@ class PricedRound:
             gang = job.throughput
             request = gang.workers, gang.min_servers, gang.max_servers, gang.mixes_types
             by_request.setdefault(request, []).append(job)
-        exchanged, scheduler = dict(allocations), self._scheduler
+        given, gone, scheduler = dict[str, TaskAllocation](), set[str](), self._scheduler
         part = min(1.0 / RUN_OVER_RESTART, scheduler.restart_cost / scheduler.period)
         for jobs in by_request.values():
             places = {job.job: allocations[job.job] for job in jobs if job.job in allocations}
             if places and len(jobs) > 1:
                 held = {job.job: running[job.job] for job in jobs if job.job in running}
                 new = assign(Exchange(jobs, places, held, self._servers, self._utility, scheduler.restart_cost, part))
-                exchanged = {job: place for job, place in exchanged.items() if job not in places or job in new} | new
-        return exchanged
+                given |= new
+                gone |= places.keys() - new.keys()
+        return {job: place for job, place in allocations.items() if job not in gone} | given
 
     def total_utility(self, allocations: Mapping[str, TaskAllocation], running: Mapping[str, TaskAllocation]) -> float:
         """Returns the sum of utilities, less a restart for every running job that loses or changes its allocation."""
