@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -76,7 +77,9 @@ def time_decision(
     """
     decider = configured_policy(settings.policy)
     known = generate_knowledge(knowledge, shape)
-    warm, memory = _full_cluster(generate_snapshot(gpus, nodes, jobs, shape=shape), settings, known, decider, shape)
+    with paused_collector():
+        warm, memory = _full_cluster(generate_snapshot(gpus, nodes, jobs, shape=shape), settings, known, decider, shape)
+    gc.collect()  # what the first round left
     timed, rounds = _Timed(decider), iter(repetitions)
     next(rounds)
     second_round = run_round(warm, memory, settings, known, _IDENTITY, policy_override=timed)

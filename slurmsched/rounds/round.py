@@ -101,6 +101,7 @@ def _idle_last(jobs: Iterable[Job], state: SchedulerState, settings: Settings, n
     return {job: idle for job, idle in told.items() if 0 <= now - idle.at < settings.rounds.period}
 
 
+@paused_collector()
 def run_round(
     snapshot: Snapshot,
     state: SchedulerState,
@@ -190,8 +191,7 @@ def run_round(
             starts_only=starts_only,
             idle_last=_idle_last(jobs, state, settings, observed.time),
         )
-        with paused_collector():
-            decision = decider.decide(situation)
+        decision = decider.decide(situation)
         plan = make_plan(
             situation,
             decision,
