@@ -119,8 +119,7 @@ class Session:
         self.running: dict[JobId, Allocation] = dict(resources.running)
         for job_id, allocation in self.running.items():
             self._record_group_nodes(job_id, allocation)
-        self.shrunk: dict[JobId, Allocation] = {}
-        """What running jobs will have that are restarted with less."""
+        self.shrunk: dict[JobId, Allocation] = {}  # what running jobs will have that are restarted with less
         self.placements: dict[JobId, Placement] = {}
         self.victims: dict[JobId, JobId] = {}
         self.reasons: dict[JobId, Reason] = {}

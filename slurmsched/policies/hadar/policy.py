@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from slurmsched.arrays import Mask
-from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge import Knowledge, Profile
 from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode, Request
 from slurmsched.model.reasons import format_duration
@@ -178,6 +178,11 @@ def _rates(
     """
     gpus, held = job.original_request.gpus, {share.gpu_type for share in job.allocations} & estimates.keys()
     profile = knowledge.rate_profile(job)
+    if not held:
+        known = _known_rates(profile, job.original_request.gpu_type or knowledge.reference, gpus)
+        if known and estimates.keys() <= known.keys():
+            alone = tuple(known[kind] if kind in reachable else 0.0 for kind in estimates)
+            return alone, alone
     full = knowledge.reference_rate(profile, job.original_request.gpu_type, gpus)
     measured, speeds = knowledge.measured_types(job), list[tuple[float, ...]]()
     differ = profile is not None and any(scaling.apart for scaling in profile.scaling.values())
@@ -196,6 +201,16 @@ def _rates(
             }
         speeds.append(tuple(by_type[kind] if kind in reachable else 0.0 for kind in estimates))
     return speeds[0], speeds[-1]
+
+
+def _known_rates(profile: Profile | None, named: str, gpus: int) -> Mapping[str, float]:
+    """Returns the rates of a profile, as parts of that on the named type; empty where that is not known, or several
+    nodes make a difference."""
+    if profile is None or named not in profile.scaling or any(of.apart for of in profile.scaling.values()):
+        return {}
+    rates = {kind: scaling.rate_at(gpus) for kind, scaling in profile.scaling.items()}
+    full = rates[named]
+    return {kind: rate / full for kind, rate in rates.items()} if full > 0 else {}
 
 
 def _on_faster_idle_types(
