@@ -146,7 +146,7 @@ class GangShapes:
 
 def _speed_ranks(rates: Sequence[tuple[float, ...]]) -> list[tuple[int, ...]]:
     """Returns for the rates of each gang how many different ones above 0 are lower, -1 for a rate of 0."""
-    table = np.array(rates, dtype=np.float64).reshape(len(rates), -1)
+    table = np.array(rates, dtype=np.float64).reshape(len(rates), len(rates[0]) if rates else 0)
     ranks = np.zeros(table.shape, dtype=np.int64)
     for kind, column in enumerate(table.T):
         is_first = (column > 0) & ~(table[:, :kind] == column[:, None]).any(axis=1)
