@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from slurmsched.knowledge.work import FinishedRun, UnfinishedJob
 from slurmsched.model import Decision, SchedulerState, Snapshot
 from slurmsched.policies.policies import configured_policy
 from slurmsched.policies.stages import Policy, Situation
+from slurmsched.rounds.collector import paused_collector
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
 
@@ -75,12 +77,15 @@ def time_decision(
     """
     decider = configured_policy(settings.policy)
     known = generate_knowledge(knowledge, shape)
-    warm, memory = _full_cluster(generate_snapshot(gpus, nodes, jobs, shape=shape), settings, known, decider, shape)
+    with paused_collector():
+        warm, memory = _full_cluster(generate_snapshot(gpus, nodes, jobs, shape=shape), settings, known, decider, shape)
+    gc.collect()  # what the first round left
     timed, rounds = _Timed(decider), iter(repetitions)
     next(rounds)
     second_round = run_round(warm, memory, settings, known, _IDENTITY, policy_override=timed)
     for _ in rounds:
-        timed.decide(second_round.situation)
+        with paused_collector():  # as in the round
+            timed.decide(second_round.situation)
     wall, cpu = timed.wall, timed.cpu
     return DecisionTime(
         policy=settings.policy.system,

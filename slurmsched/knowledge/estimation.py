@@ -240,11 +240,11 @@ def complete_rates(measured: Mapping[str, float], types: Iterable[str]) -> Mappi
     running = {kind: rate for kind, rate in measured.items() if rate > 0}
     if not running:
         return {}
-    slowest, fastest = min(running.values()), max(running.values())
     kinds = tuple(types)
     missing = [kind for kind in kinds if kind not in measured]
     if not missing:
         return {kind: measured[kind] for kind in kinds}
+    slowest, fastest = min(running.values()), max(running.values())
     known = [kind for kind in (*running, *missing) if gpu_spec(kind) is not None]
     estimates = ThroughputEstimates(estimates_by_type(known), running)
     comparable = any(kind in running for kind in known)

@@ -81,6 +81,11 @@ class Snapshot:
     def partitions_by_name(self) -> dict[str, Partition]:
         return {partition.name: partition for partition in self.partitions}
 
+    @cached_property
+    def holders(self) -> tuple[Job, ...]:
+        """The jobs that have nodes and are not finished."""
+        return tuple(job for job in self.jobs if job.allocations and job.state is not JobState.FINISHED)
+
     def is_gone(self, job: JobId) -> bool:
         """Whether Slurm no longer has the job; a job that is set aside is not gone."""
         return job not in self.jobs_by_id and not {job, job.partition("_")[0]} & self._set_aside_ids

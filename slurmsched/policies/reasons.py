@@ -286,8 +286,9 @@ _LACKS_NODES: Final = frozenset(
 def _single_type_reason(why: Reason, job: Job, idle: int) -> Reason:
     """Replace the reason of a job that could run on the idle GPUs if it could use several types; where it is promised a
     start, say both."""
-    request, obstacle = job.original_request, why_single_type(job.original_request)
-    if not obstacle or not 1 < request.gpus <= idle:
+    request = job.original_request
+    obstacle = why_single_type(request) if 1 < request.gpus <= idle else ""
+    if not obstacle:
         return why
     lacks = Reason(ReasonCode.ONE_TYPE, {"gpus": request.gpus, "why": obstacle})
     return _instead_of(why, lacks, (ReasonCode.NO_ROOM, ReasonCode.BEHIND))

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from slurmsched.arrays import Mask
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.resources import Allocation, FreeResources, Intersections
+from slurmsched.policies.cluster.intersections import Intersections
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.limits import LimitAccount
 from slurmsched.policies.place.placement import FIRST_FIT, NodeScore, Placement, find_placement, of_best_types
 from slurmsched.policies.sizes import PerTaskResources, Sizing, expressible_size, proportional_size, requested_size
@@ -118,8 +119,7 @@ class Session:
         self.running: dict[JobId, Allocation] = dict(resources.running)
         for job_id, allocation in self.running.items():
             self._record_group_nodes(job_id, allocation)
-        self.shrunk: dict[JobId, Allocation] = {}
-        """What running jobs will have that are restarted with less."""
+        self.shrunk: dict[JobId, Allocation] = {}  # what running jobs will have that are restarted with less
         self.placements: dict[JobId, Placement] = {}
         self.victims: dict[JobId, JobId] = {}
         self.reasons: dict[JobId, Reason] = {}

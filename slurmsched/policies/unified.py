@@ -151,6 +151,8 @@ class _Bids:
         self._jobs: Mapping[JobId, HadarJob] = {}
         self._sizes: Mapping[JobId, float] = {}
         self._servers: ServerPools | None = None
+        self._rates: dict[JobId, Mapping[str, float]] = {}
+        self._best_bids: dict[JobId, float] = {}
 
     def make_utility(self, queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
         """Returns U of the jobs in the queue, for `HadarPrices`."""
@@ -162,19 +164,29 @@ class _Bids:
 
     def _relative_rates(self, job: HadarJob) -> Mapping[str, float]:
         """Returns the part of its best rate that a job has on each type that it can run on."""
+        known = self._rates.get(job.job)
+        if known is None:
+            known = self._rates[job.job] = self._find_relative_rates(job)
+        return known
+
+    def _find_relative_rates(self, job: HadarJob) -> Mapping[str, float]:
         if self._servers is None or not (best := self._servers.best_rate(job.throughput)):
             return {}
         kinds = zip(self._servers.types, job.throughput.consolidated, strict=True)
         return {kind: min(1.0, rate / best) for kind, rate in kinds if rate > 0}
 
     def _per_gpu(self, job: HadarJob, relative_rate: float) -> float:
-        return self._behind.get(job.job, 1.0) * relative_rate * float(self._sizes[job.job] ** -_POWER)
+        at_best = self._best_bids.get(job.job)
+        if at_best is None:
+            at_best = self._best_bids[job.job] = float(self._sizes[job.job] ** -_POWER)
+        return self._behind.get(job.job, 1.0) * relative_rate * at_best
 
     def type_prices(self, allocations: Mapping[JobId, Allocation]) -> Mapping[str, float]:
         """Returns the least that a job bids per GPU that has GPUs of a type, for the types that a waiting job could
         use: another has to bid more."""
-        waiting = [job for name, job in self._jobs.items() if name not in allocations]
-        wanted = {kind for job in waiting for kind in self._relative_rates(job)}
+        wanted = set[str]().union(
+            *(self._relative_rates(job) for name, job in self._jobs.items() if name not in allocations)
+        )
         prices: dict[str, float] = {}
         for name, allocation in allocations.items():
             job = self._jobs.get(name)

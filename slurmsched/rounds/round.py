@@ -28,6 +28,7 @@ from slurmsched.policies.policies import configured_policy, ranks_idle_last
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds import refusals, scope
 from slurmsched.rounds.checkpoints import awaited_checkpoints
+from slurmsched.rounds.collector import paused_collector
 from slurmsched.rounds.forecast import WaitForecast
 from slurmsched.rounds.guards import (
     cannot_move,
@@ -100,6 +101,7 @@ def _idle_last(jobs: Iterable[Job], state: SchedulerState, settings: Settings, n
     return {job: idle for job, idle in told.items() if 0 <= now - idle.at < settings.rounds.period}
 
 
+@paused_collector()
 def run_round(
     snapshot: Snapshot,
     state: SchedulerState,

@@ -28,12 +28,16 @@ from slurmsched.policies import pipeline, reasons, unified
 from slurmsched.policies.admit import promise
 from slurmsched.policies.admit.preempt import Preempt, VictimQueue
 from slurmsched.policies.cluster.demand import ResourceDemand
-from slurmsched.policies.cluster.resources import FreeResources, Intersections
+from slurmsched.policies.cluster.intersections import Intersections
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.gandiva_fair import tickets
 from slurmsched.policies.gandiva_fair.balancing import LoadBalancer
 from slurmsched.policies.gandiva_fair.problem import RunnableJob
+from slurmsched.policies.hadar import places
 from slurmsched.policies.hadar import policy as hadar
-from slurmsched.policies.hadar.problem import HadarJob, ServerPools, Utility
+from slurmsched.policies.hadar.places import FreeGpus, Offer, Place, undominated
+from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPools, Utility
+from slurmsched.policies.hadar.servers import GangShape
 from slurmsched.policies.orders import TetrisAlignment, _demand_per_node, rank_by
 from slurmsched.policies.policies import configured_policy
 from slurmsched.policies.session import Session
@@ -214,6 +218,34 @@ def _of_both(self: Intersections, free: FreeResources, other: FreeResources) -> 
     return free.intersection(other)
 
 
+def _offers_of_all_places(self: FreeGpus, shape: GangShape) -> Sequence[Offer]:
+    """`FreeGpus._offers_of_pools`, of all places that a gang could have, by their rates."""
+    ranks = tuple(float(rank + 1) for rank in shape.speed_ranks)
+    gang = GangThroughput(shape.workers, ranks, ranks, 1, 1, mixes_types=False)
+    return [(number, place.cost, place) for number, _, place in undominated(gang, self.places(shape))]
+
+
+def _taken_anew(self: Any, place: Place) -> Any:
+    """`_FreeGroup.without`, for each state."""
+    return self.without_servers(place.taken)
+
+
+def _released_one_by_one(self: FreeResources, allocations: Sequence[Allocation]) -> None:
+    """`FreeResources.release_all`."""
+    for allocation in allocations:
+        self.release(allocation)
+
+
+def _listed_anew(self: Preempt, queue: VictimQueue) -> VictimQueue:
+    """`Preempt._without_evicted`, from all that run."""
+    return self._all_preemptible()
+
+
+def _no_known_rates(*_: object) -> dict[str, float]:
+    """`hadar.policy._known_rates`: every rate by what is known and estimated."""
+    return {}
+
+
 FORMS = [
     pytest.param("gandiva-fair", LoadBalancer, "_rebalance_types", _largest_gap_first, id="moves between GPU types"),
     pytest.param("gandiva-fair", tickets, "_within_parts", _user_by_user, id="parts of jobs that name a GPU type"),
@@ -229,6 +261,14 @@ FORMS = [
     pytest.param("unified", Intersections, "of", _of_both, id="what is free beside a promise, by worth"),
     pytest.param("fgd", Intersections, "of", _of_both, id="what is free beside a promise, by fragments"),
     pytest.param("hadar", hadar._PayoffOrder, "_keeps_types", _runs_on_due_types, id="who keeps GPU types"),
+    pytest.param("unified", FreeGpus, "_offers_of_pools", _offers_of_all_places, id="places in one pool"),
+    pytest.param("unified", places._FreeGroup, "without", _taken_anew, id="what states of the search share"),
+    pytest.param("hadar", FreeGpus, "_offers_of_pools", _offers_of_all_places, id="places in one pool, by slack"),
+    pytest.param("synergy", FreeResources, "release_all", _released_one_by_one, id="what many jobs release"),
+    pytest.param("fgd", FreeResources, "release_all", _released_one_by_one, id="what many release, by fragments"),
+    pytest.param("unified", Preempt, "_without_evicted", _listed_anew, id="who may be preempted after an eviction"),
+    pytest.param("synergy", Preempt, "_without_evicted", _listed_anew, id="who may be preempted, by service"),
+    pytest.param("unified", hadar, "_known_rates", _no_known_rates, id="rates of waiting jobs"),
     pytest.param("unified", unified._Bids, "make_utility", _bid_by_bid, id="bids"),
     pytest.param("tesserae-ftf", Preempt, "_are_enough", _tried_anew, id="how many have to leave, by fairness"),
     pytest.param("unified", Preempt, "_are_enough", _tried_anew, id="how many have to leave, by prices"),

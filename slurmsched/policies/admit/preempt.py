@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -34,38 +35,77 @@ class VictimQueue:
     exclusive: Ints
     device_ends: Ints
     devices: Ints
+    allocations: tuple[Allocation, ...]
 
     @classmethod
     def of(cls, session: Session, jobs: Iterable[JobId]) -> VictimQueue:
         """Return the queue of these running jobs, the last in order first."""
         last_first = tuple(sorted(jobs, key=lambda job: -session.rank_of[job]))
         allocations = [session.allocation_of(job) for job in last_first]
-        ends = np.cumsum([0, *(len(allocation.pools) for allocation in allocations)])
-        entries = [
-            entry
-            for allocation in allocations
-            for entry in zip(
-                allocation.pools,
-                _with_unknown_devices(allocation),
-                allocation.cpus,
-                allocation.memory,
-                (allocation.exclusive,) * len(allocation.pools),
-                strict=True,
+        counts = [len(allocation.pools) for allocation in allocations]
+        exclusive = np.repeat(np.array([allocation.exclusive for allocation in allocations], dtype=np.int64), counts)
+        devices = [_held_devices(allocation) if allocation.devices else () for allocation in allocations]
+        return cls(
+            last_first,
+            np.cumsum([0, *counts]),
+            _flat(allocation.pools for allocation in allocations),
+            _flat(map(_with_unknown_devices, allocations)),
+            _flat(allocation.cpus for allocation in allocations),
+            _flat(allocation.memory for allocation in allocations),
+            exclusive,
+            np.cumsum([0, *map(len, devices)]),
+            np.array([row for held in devices for row in held], dtype=np.int64).reshape(-1, 3),
+            tuple(allocations),
+        )
+
+    def those(self, numbers: Ints) -> VictimQueue:
+        """Return the queue of these jobs, by index, in this order."""
+        entries, device_rows = _rows(self.ends, numbers), _rows(self.device_ends, numbers)
+        pools, gpus, cpus, memory, exclusive = (
+            of[entries] for of in (self.pools, self.gpus, self.cpus, self.memory, self.exclusive)
+        )
+        lengths, held = (np.diff(ends)[numbers] for ends in (self.ends, self.device_ends))
+        chosen = numbers.tolist()
+        return VictimQueue(
+            tuple([self.jobs[number] for number in chosen]),
+            np.concatenate(([0], np.cumsum(lengths))),
+            pools,
+            gpus,
+            cpus,
+            memory,
+            exclusive,
+            np.concatenate(([0], np.cumsum(held))),
+            self.devices[device_rows],
+            tuple([self.allocations[number] for number in chosen]),
+        )
+
+    def with_others(self, others: VictimQueue, session: Session) -> VictimQueue:
+        """Return the queue of the jobs of both."""
+        pools, gpus, cpus, memory, exclusive, devices = (
+            np.concatenate((own, more))
+            for own, more in (
+                (self.pools, others.pools),
+                (self.gpus, others.gpus),
+                (self.cpus, others.cpus),
+                (self.memory, others.memory),
+                (self.exclusive, others.exclusive),
+                (self.devices, others.devices),
             )
-        ]
-        columns = np.array(entries, dtype=np.int64).reshape(-1, 5).T
-        devices = [
-            [
-                (pool, position, allocation.part or MILLI_PER_GPU)
-                for pool, positions in zip(allocation.pools, allocation.devices, strict=False)
-                for position in positions
-            ]
-            for allocation in allocations
-        ]
-        device_ends = np.cumsum([0, *map(len, devices)])
-        rows = np.array([row for held in devices for row in held], dtype=np.int64).reshape(-1, 3)
-        pools, gpus, cpus, memory, exclusive = columns
-        return cls(last_first, ends, pools, gpus, cpus, memory, exclusive, device_ends, rows)
+        )
+        both = VictimQueue(
+            self.jobs + others.jobs,
+            np.concatenate((self.ends, others.ends[1:] + self.ends[-1])),
+            pools,
+            gpus,
+            cpus,
+            memory,
+            exclusive,
+            np.concatenate((self.device_ends, others.device_ends[1:] + self.device_ends[-1])),
+            devices,
+            self.allocations + others.allocations,
+        )
+        ranks = np.array([session.rank_of[job] for job in both.jobs], dtype=np.int64)
+        return both.those(np.argsort(-ranks, kind="stable"))
 
     def free_without(self, count: int, free: FreeResources, leaving: Collection[JobId] | None = None) -> FreeResources:
         """Return the free resources after the eviction of the first `count` jobs, or of those of them in `leaving`."""
@@ -91,6 +131,26 @@ def _with_unknown_devices(allocation: Allocation) -> tuple[int, ...]:
     if not allocation.devices:
         return allocation.gpus
     return tuple(0 if held else gpus for gpus, held in zip(allocation.gpus, allocation.devices, strict=True))
+
+
+def _held_devices(allocation: Allocation) -> Sequence[tuple[int, int, int]]:
+    """Return the pool, the position and the milli-GPU of each known device."""
+    return [
+        (pool, position, allocation.part or MILLI_PER_GPU)
+        for pool, positions in zip(allocation.pools, allocation.devices, strict=False)
+        for position in positions
+    ]
+
+
+def _flat(rows: Iterable[tuple[int, ...]]) -> Ints:
+    return np.fromiter(chain.from_iterable(rows), dtype=np.int64)
+
+
+def _rows(ends: Ints, numbers: Ints) -> Ints:
+    """Return the rows from `ends[k]` to `ends[k + 1]` for each of these numbers k."""
+    lengths = np.diff(ends)[numbers]
+    before = np.cumsum(lengths) - lengths
+    return np.asarray(np.arange(int(lengths.sum())) + np.repeat(ends[numbers] - before, lengths), dtype=np.int64)
 
 
 def _summed(indices: Ints, amounts: Ints, length: int) -> Ints:
@@ -167,17 +227,35 @@ class Preempt:
             self._epoch = self.session.eviction_epoch
             self._failed.clear()
             self._enough.clear()
-            running = {*self.session.running, *self.session.shrunk} - self.session.entitlement.movable_only
-            self._queue = VictimQueue.of(self.session, filter(self.session.is_preemptible, running))
+            self._queue = self._without_evicted(self._queue) if self._queue is not None else self._all_preemptible()
         return self._queue
+
+    def _all_preemptible(self) -> VictimQueue:
+        running = {*self.session.running, *self.session.shrunk} - self.session.entitlement.movable_only
+        return VictimQueue.of(self.session, filter(self.session.is_preemptible, running))
+
+    def _without_evicted(self, queue: VictimQueue) -> VictimQueue:
+        """Return the queue of all preemptible jobs from an earlier one. Nobody else runs since then, but for those who
+        are restarted with less."""
+        session, running, shrunk = self.session, self.session.running, self.session.shrunk
+        pairs = zip(queue.jobs, queue.allocations, strict=True)
+        stay = [running.get(job) is has or shrunk.get(job) is has for job, has in pairs]
+        left = queue.those(np.flatnonzero(np.array(stay, dtype=np.bool_)))
+        new = shrunk.keys() - {*left.jobs} - session.entitlement.movable_only if shrunk else ()
+        restarted = [job for job in new if session.is_preemptible(job)]
+        return left.with_others(VictimQueue.of(session, restarted), session) if restarted else left
 
     def _large_victims(self, job: Job, queue: VictimQueue) -> VictimQueue:
         """Return the queue of jobs so large that the remaining moves could free enough GPUs."""
         least = -(-job.gpus // self._moves_for(job))
-        return VictimQueue.of(self.session, (other for other in queue.jobs if self.session.jobs[other].gpus >= least))
+        large = [self.session.jobs[other].gpus >= least for other in queue.jobs]
+        return queue.those(np.flatnonzero(np.array(large, dtype=np.bool_)))
 
     def _count_preemptible(self, job: Job, queue: VictimQueue) -> int:
         """Return how many jobs, from the start of the queue, the newcomer may preempt."""
+        session = self.session
+        if not queue.jobs or not session.may_preempt(job, session.jobs[queue.jobs[0]]):
+            return 0
         return bisect_left(
             queue.jobs, True, key=lambda other: not self.session.may_preempt(job, self.session.jobs[other])
         )

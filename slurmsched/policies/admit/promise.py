@@ -279,8 +279,7 @@ class Promises:
 
 def _released(free: FreeResources, ends: Iterable[_End]) -> FreeResources:
     """Return what is free once these have ended; `free` is changed."""
-    for end in ends:
-        free.release(end.allocation)
+    free.release_all([end.allocation for end in ends])
     return free
 
 
@@ -357,8 +356,8 @@ def _ends(
     known = {} if known is None else known
     situation, ends, node_of = session.situation, list[_End](), session.pools.node_of
     on_nodes = set(np.flatnonzero(np.isin(node_of, node_of[list(beside.pools)])).tolist() if beside else ())
-    for job in situation.snapshot.jobs:
-        if not job.allocations or job.id in session.victims or job.state is JobState.FINISHED:
+    for job in situation.snapshot.holders:
+        if job.id in session.victims:
             continue
         held = session.running.get(job.id) or session.pools.held_by(job)
         if beside and on_nodes.isdisjoint(held.pools):

@@ -93,13 +93,19 @@ class ShrinkRunning:
 def _shrinkable_jobs(session: Session) -> tuple[_Shrinkable, ...]:
     """Return the running jobs that may be restarted with less on the same GPUs, by excess CPUs, then excess memory,
     the largest first; of equals the last in order."""
-    shrinkable = [
-        smaller
-        for job_id, allocation in session.running.items()
-        if session.is_preemptible(job_id)
-        and may_begin_again(session.jobs[job_id], session.situation.snapshot)
-        and (smaller := _shrink_to_minimum(session, session.jobs[job_id], allocation)) is not None
-    ]
+    shrinkable, kind_of = list[_Shrinkable](), session.pools.kind_of.tolist()
+    at_least = set[tuple[object, ...]]()
+    for job_id, current in session.running.items():
+        job = session.jobs[job_id]
+        kinds = {kind_of[pool] for pool in current.pools}
+        alike = (session.demands.of(job), *kinds, current.gpus, current.cpus, current.memory)
+        if alike in at_least or not session.is_preemptible(job_id):
+            continue
+        smaller = _shrink_to_minimum(session, job, current)
+        if smaller is None:
+            at_least.add(alike)
+        elif may_begin_again(job, session.situation.snapshot):
+            shrinkable.append(smaller)
     return tuple(
         sorted(shrinkable, key=lambda s: (-max(s.excess.cpus), -max(s.excess.memory), -session.rank_of[s.job]))
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -365,6 +365,27 @@ class FreeResources:
     def release(self, allocation: Allocation) -> None:
         self._change(allocation, 1)
 
+    def release_all(self, allocations: Sequence[Allocation]) -> None:
+        """Release each of these."""
+        if any(allocation.devices for allocation in allocations):
+            for allocation in allocations:
+                self._change(allocation, 1)
+            return
+        counts = [len(allocation.pools) for allocation in allocations]
+        columns = zip(*((each.pools, each.gpus, each.cpus, each.memory) for each in allocations), strict=True)
+        flat = [np.fromiter(chain.from_iterable(rows), dtype=np.int64) for rows in columns]
+        pools, gpus, cpus, memory = flat or [np.zeros(0, dtype=np.int64)] * 4
+        nodes, exclusive = (
+            self.pools.node_of[pools],
+            np.repeat(np.array([each.exclusive for each in allocations], dtype=np.int64), counts),
+        )
+        np.add.at(self.gpus, pools, gpus)
+        np.add.at(self.cpus, nodes, cpus)
+        np.add.at(self.memory, nodes, memory)
+        np.subtract.at(self.exclusive_jobs, nodes, exclusive)
+        self._uncertain.update(pools[gpus != 0].tolist())
+        self.changed_nodes.extend(nodes.tolist())
+
     def fits(self, allocation: Allocation) -> bool:
         """Whether all of the allocation is free, on nodes that no job uses exclusively."""
         for pool, gpus, cpus, memory in zip(
@@ -434,37 +455,6 @@ class FreeResources:
         if self.gpus[pool] < 0:  # what is released pays for what was allocated twice
             self._uncertain.add(pool)
         self.gpus[pool] += gained
-
-
-@dataclass(slots=True)
-class Intersections:
-    """What is free in two at once, kept from call to call: only nodes that changed in one of them are computed anew,
-    and so are scores by node. Nobody changes what it returns."""
-
-    _known: WeakKeyDictionary[FreeResources, _Intersection] = field(default_factory=WeakKeyDictionary)
-
-    def of(self, free: FreeResources, other: FreeResources) -> FreeResources:
-        """Return `free.intersection(other)`, the same object for the same two. Of devices whose use is uncertain in
-        both it may take others to be idle, but as many."""
-        known = self._known.get(free)
-        if known is None or known.other is not other:
-            both, seen = free.intersection(other), (len(free.changed_nodes), len(other.changed_nodes))
-            self._known[free] = _Intersection(other, both, seen)
-            return both
-        nodes = {*free.changed_nodes[known.seen[0] :], *other.changed_nodes[known.seen[1] :]}
-        known.seen = len(free.changed_nodes), len(other.changed_nodes)
-        if nodes:
-            known.both.intersect_on(np.array(sorted(nodes), dtype=np.int64), free, other)
-        return known.both
-
-
-@dataclass(slots=True)
-class _Intersection:
-    """What is free in both, as it was after so many changes of each."""
-
-    other: FreeResources
-    both: FreeResources
-    seen: tuple[int, int]
 
 
 def _existing(pools: Pools) -> Mask:

@@ -9,7 +9,7 @@ not change with the state that it comes from.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import merge
@@ -23,12 +23,16 @@ import numpy as np
 
 from slurmsched.arrays import Floats, Ints
 from slurmsched.policies.hadar.problem import GangThroughput, ServerPools, TaskAllocation
-
-PoolPrice = Callable[[int, int, int], float]
-"""The price of a GPU in a pool of this type with so many GPUs in all, and so many of them free."""
-
-_Pool = tuple[int, int, int, float]
-"""The type of a pool, its GPUs, those of them that are free, and the price of one."""
+from slurmsched.policies.hadar.servers import (
+    AdmittedTypes,
+    GangShape,
+    GangShapes,
+    Pool,
+    PoolPrice,
+    ServerClass,
+    Usable,
+    UsablePool,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,117 +44,13 @@ class PricedAllocation:
     cost: float
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ServerClass:
-    """Servers that are alike, by their pools. `classes` are all that are known: there is one object for each."""
-
-    pools: tuple[_Pool, ...]
-    price: PoolPrice
-    classes: dict[tuple[_Pool, ...], ServerClass]
-    _taken: dict[tuple[int, int], ServerClass] = field(default_factory=dict)
-
-    def without(self, position: int, gpus: int) -> ServerClass:
-        """Returns the class of such a server once so many GPUs of its pool at this position are taken."""
-        known = self._taken.get((position, gpus))
-        if known is None:
-            kind, capacity, free, _ = self.pools[position]
-            left = (kind, capacity, free - gpus, self.price(kind, capacity, free - gpus))
-            pools = (*self.pools[:position], left, *self.pools[position + 1 :])
-            known = self.classes.get(pools) or self.classes.setdefault(
-                pools, ServerClass(pools, self.price, self.classes)
-            )
-            self._taken[position, gpus] = known
-        return known
-
-
-_Key = tuple[float, int, int]
-"""What the order of pools depends on, the cheapest first: price, speed rank of the type, minus the free GPUs."""
-
-
-_UsablePool = tuple[_Key, int, int, int, float]
-"""The key of a pool, its position on its server, its type, the GPUs that a gang can use, and their price."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Usable:
-    """What a gang can use of a server of one class: the pools in the order of their keys, and the GPUs in all. `alone`
-    has what the server alone costs the gang, infinite if it has too few GPUs, these, and the key of its first pool."""
-
-    pools: tuple[_UsablePool, ...]
-    gpus: int
-    alone: tuple[float, int, _Key]
-
-
-class _AdmittedTypes:
-    """Some of the types that a gang can run on, and what it can use of servers of each class."""
-
-    def __init__(self, shape: GangShape, kinds: Sequence[int]) -> None:
-        self._shape, self.kinds = shape, frozenset(kinds)
-        self._usable: dict[ServerClass, _Usable | None] = {}
-
-    def usable(self, servers: ServerClass) -> _Usable | None:
-        """Returns what the gang can use of such a server; None for nothing."""
-        try:
-            return self._usable[servers]
-        except KeyError:
-            known = self._usable[servers] = self._find_usable(servers)
-            return known
-
-    def _find_usable(self, servers: ServerClass) -> _Usable | None:
-        shape, pools = self._shape, list[_UsablePool]()
-        most = -(-shape.workers // shape.min_servers) if shape.min_servers > 1 else inf
-        for position, (kind, _, idle, price) in enumerate(servers.pools):
-            free = int(min(idle, most))
-            if kind in self.kinds and free > 0:
-                pools.append(((price, shape.speed_ranks[kind], -free), position, kind, free, price))
-        if not pools:
-            return None
-        pools.sort(key=itemgetter(0))
-        gpus, left, cost = sum(pool[3] for pool in pools), shape.workers, 0.0
-        for *_, free, price in pools:
-            cost += min(free, left) * price
-            left -= min(free, left)
-        return _Usable(tuple(pools), gpus, (cost if left <= 0 else inf, gpus, pools[0][0]))
-
-
-class GangShape:
-    """What the places of a gang depend on: its request, and by type how many types are slower, -1 where it cannot run.
-    Gangs with different rates have it in common."""
-
-    def __init__(
-        self, workers: int, speed_ranks: tuple[int, ...], min_servers: int, max_servers: int | None, mixes_types: bool
-    ) -> None:
-        self.workers, self.speed_ranks, self.min_servers = workers, speed_ranks, min_servers
-        self.max_servers = inf if max_servers is None else max_servers
-        by_rate = sorted(
-            (kind for kind, rank in enumerate(speed_ranks) if rank >= 0), key=lambda kind: -speed_ranks[kind]
-        )
-        self.admitted = tuple(
-            _AdmittedTypes(self, by_rate[: at + 1] if mixes_types else [kind]) for at, kind in enumerate(by_rate)
-        )
-        """The fastest one, two, ... types if the gang mixes types, else each type alone."""
-
-
-class GangShapes:
-    """The shapes of a round's gangs, one object for each."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], GangShape] = {}
-
-    def of(self, throughput: GangThroughput) -> GangShape:
-        ascending = sorted({rate for rate in throughput.consolidated if rate > 0})
-        ranks = tuple(ascending.index(rate) if rate > 0 else -1 for rate in throughput.consolidated)
-        shape = throughput.workers, ranks, throughput.min_servers, throughput.max_servers, throughput.mixes_types
-        if shape not in self._known:
-            self._known[shape] = GangShape(*shape)
-        return self._known[shape]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Place:
     """An allocation and the sum of the prices of its GPUs; the gang's rate follows from the types and servers.
 
-    `taken` has for each pool the server, its class, the position of the pool there and the GPUs.
+    `taken` has for each pool the server, its class, the position of the pool there and the GPUs. `weight` is what the
+    allocation takes from the key of free GPUs, `gpus` are its GPUs, and `group` is the group of its servers, -1 for
+    servers of several groups.
     """
 
     allocation: TaskAllocation
@@ -158,6 +58,9 @@ class Place:
     is_consolidated: bool
     cost: float
     taken: tuple[tuple[int, ServerClass, int, int], ...]
+    weight: int
+    gpus: int
+    group: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +71,10 @@ class _Layout:
     pools_of: tuple[tuple[int, ...], ...]
     at: tuple[tuple[int, int], ...]
     factors: tuple[int, ...]
+
+    def weight(self, allocation: TaskAllocation) -> int:
+        """Returns what these GPUs add to the key of free GPUs."""
+        return sum(self.factors[pool] * gpus for pool, gpus in allocation)
 
 
 _KEY_BITS: Final = 128
@@ -185,20 +92,140 @@ def _layout(server_of: bytes) -> _Layout:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class _Groups:
+    """Which types have servers in common: these form a group, and what is taken from it changes no other group."""
+
+    layout: _Layout
+    of_kind: Mapping[int, int]
+    _of_types: dict[AdmittedTypes, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, layout: _Layout, servers: Iterable[tuple[Pool, ...]]) -> _Groups:
+        groups = list[set[int]]()
+        for kinds in {frozenset(pool[0] for pool in pools) for pools in servers}:
+            together = [group for group in groups if not group.isdisjoint(kinds)]
+            groups = [group for group in groups if group.isdisjoint(kinds)] + [set(kinds).union(*together)]
+        ordered = sorted(groups, key=min)
+        return cls(layout, {kind: number for number, group in enumerate(ordered) for kind in group})
+
+    def of_types(self, some: AdmittedTypes) -> tuple[int, ...]:
+        """Returns the groups that have servers of these types."""
+        known = self._of_types.get(some)
+        if known is None:
+            known = tuple(sorted({self.of_kind[kind] for kind in some.kinds if kind in self.of_kind}))
+            self._of_types[some] = known
+        return known
+
+    def place(self, shape: GangShape, in_order: Iterator[_FreePool]) -> Place | None:
+        """Returns the gang's place in the first of these pools; None if they are too few, or on too many servers."""
+        left, found = shape.workers, list[tuple[_FreePool, int]]()
+        for pool in in_order:
+            gpus = min(pool[5], left)
+            found.append((pool, gpus))
+            left -= gpus
+            if not left:
+                break
+        on_servers = 1 if len(found) == 1 else len({pool[1] for pool, _ in found})
+        if left or not shape.min_servers <= on_servers <= shape.max_servers:
+            return None
+        if len(found) == 1:
+            ((number, server, servers, position, kind, _, price), gpus) = found[0]
+            weight, cost = self.layout.factors[number] * gpus, _cost((gpus,), (price,))
+            taken, group = ((server, servers, position, gpus),), self.of_kind[kind]
+            return Place(((number, gpus),), (kind,), True, cost, taken, weight, gpus, group)
+        allocation = tuple(sorted((pool[0], gpus) for pool, gpus in found))
+        return Place(
+            allocation,
+            tuple(sorted({pool[4] for pool, _ in found})),
+            on_servers <= 1,
+            _cost(tuple(gpus for _, gpus in found), tuple(pool[6] for pool, _ in found)),
+            tuple((pool[1], pool[2], pool[3], gpus) for pool, gpus in found),
+            self.layout.weight(allocation),
+            shape.workers,
+            self.group_of(pool[4] for pool, _ in found),
+        )
+
+    def cheapest_pool(self, group: _FreeGroup, kind: int, gpus: int) -> Offer | None:
+        """Returns the cheapest pool of this type with so many GPUs, of equal ones that with least free GPUs, then by
+        number."""
+        pools_of, best, least = self.layout.pools_of, None, (inf, 0, inf)
+        for servers, members in group.classes.items():
+            held = servers.of_kind.get(kind)
+            if held is None or held[1] < gpus:
+                continue
+            price, free, position = held
+            order = gpus * price, free, price
+            if order <= least:
+                server = _lowest(members)
+                found = pools_of[server][position], server, servers, position
+                if order < least or best is None or found[0] < best[0]:
+                    best, least = found, order
+        if best is None:
+            return None
+        number, server, servers, position = best
+        weight, taken = self.layout.factors[number] * gpus, ((server, servers, position, gpus),)
+        place = Place(((number, gpus),), (kind,), True, least[0], taken, weight, gpus, self.of_kind[kind])
+        return kind, least[0], place
+
+    def group_of(self, kinds: Iterable[int]) -> int:
+        """Returns the group of these types; -1 if they are of several."""
+        groups = {self.of_kind[kind] for kind in kinds}
+        return groups.pop() if len(groups) == 1 else -1
+
+
+@dataclass(eq=False, slots=True)
+class _FreeGroup:
+    """The free GPUs of a group at one moment: by class the servers, as an integer with a bit for each. Many states of
+    the search have it in common."""
+
+    classes: Mapping[ServerClass, int]
+    places: dict[AdmittedTypes, tuple[Place, ...]] = field(default_factory=dict)
+    cheapest: dict[tuple[int, int], Offer | None] = field(default_factory=dict)
+    """By type and GPUs the cheapest pool with so many."""
+    _without: dict[Place, _FreeGroup] = field(default_factory=dict)
+
+    def without(self, place: Place) -> _FreeGroup:
+        """Returns the group once this place of it is taken, the same object for the same place."""
+        known = self._without.get(place)
+        if known is None:
+            known = self._without[place] = self.without_servers(place.taken)
+        return known
+
+    def without_servers(self, taken: Iterable[tuple[int, ServerClass, int, int]]) -> _FreeGroup:
+        """Returns the group once these GPUs of its servers are taken, which are as in `Place`."""
+        classes, left = dict(self.classes), dict[int, tuple[ServerClass, ServerClass]]()
+        for server, servers, position, gpus in taken:
+            before, now = left.get(server, (servers, servers))
+            left[server] = before, now.without(position, gpus)
+        for server, (before, now) in left.items():
+            bit = 1 << server
+            others = classes[before] ^ bit
+            if others:
+                classes[before] = others
+            else:
+                del classes[before]
+            classes[now] = classes.get(now, 0) | bit
+        return _FreeGroup(classes)
+
+
+Offer = tuple[int, float, Place]
+"""The number of the type's rate among a gang's consolidated rates followed by its spread ones, the cost, the place."""
+
+
+@dataclass(eq=False, slots=True)
 class FreeGpus:
-    """The free GPUs of all servers at one moment: by class the servers, as an integer with a bit for each.
+    """The free GPUs of all servers at one moment, group by group. It does not change.
 
     `key` is equal for equal free GPUs and, but for one case in 2^128, differs for others: it is the sum of a random
     number for each pool times its free GPUs. `idle` are all free GPUs.
     """
 
-    classes: Mapping[ServerClass, int]
+    groups: tuple[_FreeGroup, ...]
     idle: int
     key: int
-    _layout: _Layout
+    _groups: _Groups
     _places: dict[GangShape, tuple[Place, ...]] = field(default_factory=dict)
-    _of_types: dict[_AdmittedTypes, tuple[Place, ...]] = field(default_factory=dict)
-    """Places on some types, which are those of the state before where no server with one of these has changed."""
+    _offers: dict[GangShape, tuple[Offer, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, servers: ServerPools, free: Ints, price: Floats, price_of: PoolPrice) -> FreeGpus:
@@ -206,51 +233,41 @@ class FreeGpus:
         layout = _layout(np.ascontiguousarray(servers.server_of, dtype=np.int64).tobytes())
         columns = (servers.type_of.tolist(), servers.capacity.tolist(), free.tolist(), price.tolist())
         pools = list(zip(*columns, strict=True))
-        members = defaultdict[tuple[_Pool, ...], list[int]](list)
+        members = defaultdict[tuple[Pool, ...], list[int]](list)
         for server, of_server in enumerate(layout.pools_of):
             members[tuple(pools[pool] for pool in of_server)].append(server)
-        known = dict[tuple[_Pool, ...], ServerClass]()
+        groups, known = _Groups.of(layout, members), dict[tuple[Pool, ...], ServerClass]()
         known.update((alike, ServerClass(alike, price_of, known)) for alike in members)
-        key = sum(factor * gpus for factor, gpus in zip(layout.factors, free.tolist(), strict=True))
-        classes = {known[alike]: _as_bits(numbers, len(layout.pools_of)) for alike, numbers in members.items()}
-        return cls(classes, int(free.sum()), key % (1 << _KEY_BITS), layout)
-
-    def key_without(self, allocation: TaskAllocation) -> int:
-        """Returns the key of the state in which these GPUs are taken."""
-        factors, key = self._layout.factors, self.key
-        for pool, gpus in allocation:
-            key -= factors[pool] * gpus
-        return key % (1 << _KEY_BITS)
+        classes: list[dict[ServerClass, int]] = [{} for _ in set(groups.of_kind.values())]
+        for alike, numbers in members.items():
+            classes[groups.of_kind[alike[0][0]]][known[alike]] = _as_bits(numbers, len(layout.pools_of))
+        key = layout.weight(tuple(enumerate(free.tolist())))
+        return cls(tuple(map(_FreeGroup, classes)), int(free.sum()), key, groups)
 
     def without(self, place: Place) -> FreeGpus:
         """Returns the state in which this place is taken."""
-        classes, left = dict(self.classes), dict[int, tuple[ServerClass, ServerClass]]()
-        for server, servers, position, gpus in place.taken:
-            before, now = left.get(server, (servers, servers))
-            left[server] = before, now.without(position, gpus)
-        for server, (before, now) in left.items():
-            others = classes[before] ^ (1 << server)
-            if others:
-                classes[before] = others
-            else:
-                del classes[before]
-            classes[now] = classes.get(now, 0) | (1 << server)
-        taken = sum(gpus for _, gpus in place.allocation)
-        changed = {pool[0] for before, _ in left.values() for pool in before.pools}
-        unchanged = {some: places for some, places in self._of_types.items() if some.kinds.isdisjoint(changed)}
-        return FreeGpus(
-            classes, self.idle - taken, self.key_without(place.allocation), self._layout, _of_types=unchanged
-        )
+        if place.group >= 0:
+            changed = {place.group: self.groups[place.group].without(place)}
+        else:
+            by_group = defaultdict[int, list[tuple[int, ServerClass, int, int]]](list)
+            for one in place.taken:
+                by_group[self._groups.group_of(pool[0] for pool in one[1].pools)].append(one)
+            changed = {number: self.groups[number].without_servers(taken) for number, taken in by_group.items()}
+        groups = tuple([changed.get(number, group) for number, group in enumerate(self.groups)])
+        return FreeGpus(groups, self.idle - place.gpus, self.key - place.weight, self._groups)
 
     def with_released(self, allocation: TaskAllocation) -> FreeGpus:
         """Returns the state in which these GPUs are free too."""
-        taken = list[tuple[int, ServerClass, int, int]]()
+        taken, layout = list[tuple[int, ServerClass, int, int]](), self._groups.layout
         for pool, gpus in allocation:
-            server, position = self._layout.at[pool]
-            servers = next(alike for alike, members in self.classes.items() if members >> server & 1)
+            server, position = layout.at[pool]
+            servers = next(
+                alike for group in self.groups for alike, members in group.classes.items() if members >> server & 1
+            )
             taken.append((server, servers, position, -gpus))
         released = tuple((pool, -gpus) for pool, gpus in allocation)
-        return self.without(Place(released, (), False, 0.0, tuple(taken)))
+        gpus, weight = sum(gpus for _, gpus in released), layout.weight(released)
+        return self.without(Place(released, (), False, 0.0, tuple(taken), weight, gpus, -1))
 
     def places(self, shape: GangShape) -> tuple[Place, ...]:
         """Returns the candidates for a gang, of those with the same types on one or on several servers the cheapest."""
@@ -259,22 +276,67 @@ class FreeGpus:
             known = self._places[shape] = self._find_places(shape) if self.idle >= shape.workers else ()
         return known
 
+    def searched(self) -> FreeGpus:
+        """Returns the same state, which does not keep what a search finds alive."""
+        return FreeGpus(tuple(_FreeGroup(group.classes) for group in self.groups), self.idle, self.key, self._groups)
+
+    def offers(self, throughput: GangThroughput, shape: GangShape) -> Sequence[Offer]:
+        """Returns the undominated places of a gang of this shape, the fastest first."""
+        if shape.in_one_pool:
+            return self._offers_of_pools(shape)
+        known = self._offers.get(shape)
+        if known is None:
+            places = self.places(shape)
+            if not shape.is_ranked and places:
+                return [(number, place.cost, place) for number, _, place in undominated(throughput, places)]
+            known = self._offers[shape] = tuple(_undominated_by_rank(shape, places))
+        return known
+
+    def _offers_of_pools(self, shape: GangShape) -> Sequence[Offer]:
+        """Returns the same for a gang that is placed in a single pool."""
+        found, least, workers, groups = list[Offer](), inf, shape.workers, self._groups
+        for kind in shape.kinds:
+            number = groups.of_kind.get(kind)
+            if number is None:
+                continue
+            group = self.groups[number]
+            try:
+                offer = group.cheapest[kind, workers]
+            except KeyError:
+                offer = group.cheapest[kind, workers] = groups.cheapest_pool(group, kind, workers)
+            if offer is not None and offer[1] < least:
+                least = offer[1]
+                found.append(offer)
+        return found
+
     def _find_places(self, shape: GangShape) -> tuple[Place, ...]:
+        found = [place for admitted in shape.admitted for place in self._places_on(shape, admitted)]
+        if len(found) <= 1:
+            return tuple(found)
         cheapest: dict[tuple[tuple[int, ...], bool], Place] = {}
-        for admitted in shape.admitted:
-            found = self._of_types.get(admitted)
-            if found is None:
-                found = self._of_types[admitted] = self._find_places_on(shape, admitted)
-            for place in found:
-                known = cheapest.get((place.kinds, place.is_consolidated))
-                if known is None or place.cost < known.cost:
-                    cheapest[place.kinds, place.is_consolidated] = place
+        for place in found:
+            known = cheapest.get((place.kinds, place.is_consolidated))
+            if known is None or place.cost < known.cost:
+                cheapest[place.kinds, place.is_consolidated] = place
         return tuple(cheapest.values())
 
-    def _find_places_on(self, shape: GangShape, admitted: _AdmittedTypes) -> tuple[Place, ...]:
+    def _places_on(self, shape: GangShape, admitted: AdmittedTypes) -> tuple[Place, ...]:
+        numbers = self._groups.of_types(admitted)
+        if len(numbers) != 1:
+            return self._find_places_on(shape, admitted, [self.groups[number] for number in numbers])
+        group = self.groups[numbers[0]]
+        known = group.places.get(admitted)
+        if known is None:
+            known = group.places[admitted] = self._find_places_on(shape, admitted, [group])
+        return known
+
+    def _find_places_on(
+        self, shape: GangShape, admitted: AdmittedTypes, groups: Iterable[_FreeGroup]
+    ) -> tuple[Place, ...]:
         usable = [
             (some, servers, members)
-            for servers, members in self.classes.items()
+            for group in groups
+            for servers, members in group.classes.items()
             if (some := admitted.usable(servers)) is not None
         ]
         return tuple(self._candidates(shape, usable)) if _suffice(usable, shape.workers) else ()
@@ -285,14 +347,14 @@ class FreeGpus:
         single = None
         some, servers, members = self._first(usable, [alike[0].alone for alike in usable])
         if some.alone[0] < inf:
-            single = self._place(shape, self._of_server(some, servers, _lowest(members)))
+            single = self._groups.place(shape, self._of_server(some, servers, _lowest(members)))
             if single is not None:
                 yield single
-        elif (fewest := self._place(shape, self._largest_first(usable))) is not None:
+        elif (fewest := self._groups.place(shape, self._largest_first(usable))) is not None:
             yield fewest
         (_, _, kind, free, _), *_ = self._first(usable, [alike[0].pools[0][0] for alike in usable])[0].pools
         if single is None or single.kinds != (kind,) or free < shape.workers:
-            anywhere = self._place(shape, self._cheapest_first(usable))
+            anywhere = self._groups.place(shape, self._cheapest_first(usable))
             if anywhere is not None:
                 yield anywhere
 
@@ -302,11 +364,11 @@ class FreeGpus:
         first = [alike for alike, own in zip(usable, order, strict=True) if own == lowest]
         if len(first) == 1:
             return first[0]
-        return min(first, key=lambda alike: self._layout.pools_of[_lowest(alike[2])][alike[0].pools[0][1]])
+        return min(first, key=lambda alike: self._groups.layout.pools_of[_lowest(alike[2])][alike[0].pools[0][1]])
 
-    def _of_server(self, some: _Usable, servers: ServerClass, server: int) -> Iterator[_FreePool]:
+    def _of_server(self, some: Usable, servers: ServerClass, server: int) -> Iterator[_FreePool]:
         """Yields the pools of this server, the cheapest first."""
-        of_server = self._layout.pools_of[server]
+        of_server = self._groups.layout.pools_of[server]
         for _, position, kind, free, price in some.pools:
             yield of_server[position], server, servers, position, kind, free, price
 
@@ -326,34 +388,13 @@ class FreeGpus:
             alike = [self._pools_by_number(*entry) for entry in group]
             yield from alike[0] if len(alike) == 1 else merge(*alike, key=itemgetter(0))
 
-    def _pools_by_number(self, pool: _UsablePool, servers: ServerClass, members: int) -> Iterator[_FreePool]:
+    def _pools_by_number(self, pool: UsablePool, servers: ServerClass, members: int) -> Iterator[_FreePool]:
         _, position, kind, free, price = pool
         for server in _numbers(members):
-            yield self._layout.pools_of[server][position], server, servers, position, kind, free, price
-
-    @staticmethod
-    def _place(shape: GangShape, in_order: Iterator[_FreePool]) -> Place | None:
-        """Returns the gang's place in the first of these pools; None if they are too few, or on too many servers."""
-        left, found = shape.workers, list[tuple[_FreePool, int]]()
-        for pool in in_order:
-            gpus = min(pool[5], left)
-            found.append((pool, gpus))
-            left -= gpus
-            if not left:
-                break
-        on_servers = len({pool[1] for pool, _ in found})
-        if left or not shape.min_servers <= on_servers <= shape.max_servers:
-            return None
-        return Place(
-            tuple(sorted((pool[0], gpus) for pool, gpus in found)),
-            tuple(sorted({pool[4] for pool, _ in found})),
-            on_servers <= 1,
-            _cost(tuple(gpus for _, gpus in found), tuple(pool[6] for pool, _ in found)),
-            tuple((pool[1], pool[2], pool[3], gpus) for pool, gpus in found),
-        )
+            yield self._groups.layout.pools_of[server][position], server, servers, position, kind, free, price
 
 
-_Alike = tuple[_Usable, ServerClass, int]
+_Alike = tuple[Usable, ServerClass, int]
 """Servers of one class with what a gang can use of each."""
 
 _FreePool = tuple[int, int, ServerClass, int, int, int, float]
@@ -383,7 +424,7 @@ def _numbers(members: int) -> Iterator[int]:
         members ^= lowest
 
 
-def _one_by_one(some: _Usable, servers: ServerClass, members: int) -> Iterator[tuple[int, _Usable, ServerClass]]:
+def _one_by_one(some: Usable, servers: ServerClass, members: int) -> Iterator[tuple[int, Usable, ServerClass]]:
     return ((server, some, servers) for server in _numbers(members))
 
 
@@ -432,3 +473,20 @@ def undominated(throughput: GangThroughput, places: Sequence[Place]) -> list[tup
         if slowness < 0 and (not kept or cost < kept[-1][2].cost):
             kept.append((rate_number, -slowness, place))
     return kept
+
+
+def _undominated_by_rank(shape: GangShape, places: Sequence[Place]) -> Iterator[Offer]:
+    """Yields the same for a gang whose shape tells which of two places is faster."""
+    ranks, types = shape.speed_ranks, len(shape.speed_ranks)
+    offers = list[tuple[int, float, int, Place]]()
+    for place in places:
+        kinds = place.kinds
+        slowest = kinds[0] if len(kinds) == 1 else min(kinds, key=ranks.__getitem__)
+        offers.append((-ranks[slowest], place.cost, slowest if place.is_consolidated else types + slowest, place))
+    if len(offers) > 1:
+        offers.sort(key=itemgetter(0, 1))
+    least = inf
+    for _, cost, number, place in offers:
+        if cost < least:
+            least = cost
+            yield number, cost, place

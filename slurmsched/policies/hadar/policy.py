@@ -19,13 +19,13 @@ from typing import Final
 import numpy as np
 
 from slurmsched.arrays import Mask
-from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge import Knowledge, Profile
 from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode, Request
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.gang import gang_of, why_single_type
 from slurmsched.policies.cluster.resources import Allocation, Pools
-from slurmsched.policies.hadar.places import FreeGpus, GangShapes, undominated
+from slurmsched.policies.hadar.places import FreeGpus, undominated
 from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
 from slurmsched.policies.hadar.problem import (
     GangThroughput,
@@ -35,6 +35,7 @@ from slurmsched.policies.hadar.problem import (
     UtilityFactory,
     slack_aware,
 )
+from slurmsched.policies.hadar.servers import GangShapes
 from slurmsched.policies.orders import rank_by
 from slurmsched.policies.reasons import EmptyCluster, format_type_mix
 from slurmsched.policies.sizes import Proportional
@@ -65,18 +66,24 @@ def build_problem(
     free, eligibility = resources.free, resources.eligibility
     pools, types = free.pools, free.pools.known_types
     in_order = sorted(situation.jobs, key=lambda job: job.queue_key)
+    classes = resources.demands.classes
+    asked = {job.id: classes.of(job) for job in in_order}
+    first = {(job.reservation and job.id) or asked[job.id]: job for job in in_order}
     empty_cluster = EmptyCluster(
         pools,
         situation.snapshot,
         situation.knowledge,
         Proportional(),
-        gpu_types=_mixable_types(in_order, types),
-        classes=resources.demands.classes,
+        gpu_types=_mixable_types(first.values(), types),
+        classes=classes,
     )
+    never_fits = {asks for asks, job in first.items() if _is_schedulable(job) and empty_cluster.unmet_demand(job)}
     schedulable = [
         job
         for job in in_order
-        if job.id not in situation.non_preemptible and _is_schedulable(job) and not empty_cluster.unmet_demand(job)
+        if job.id not in situation.non_preemptible
+        and _is_schedulable(job)
+        and ((job.reservation and job.id) or asked[job.id]) not in never_fits
     ]
     eligible_pools = {job.id: eligibility.pool_masks(job) for job in schedulable}
     usable = np.zeros(len(pools), dtype=np.bool_)
@@ -137,18 +144,20 @@ class _HadarJobs:
     def of(self, job: Job, eligible: frozenset[str]) -> HadarJob:
         """`eligible` are the types on which it may start."""
         request, knowledge = job.original_request, self._knowledge
-        if request not in self._gangs:
+        spread = self._gangs.get(request)
+        if spread is None:
             gang = gang_of(request, None, memory_tunable=False)
-            self._gangs[request] = gang.min_nodes, gang.max_nodes, not why_single_type(request)
+            spread = self._gangs[request] = gang.min_nodes, gang.max_nodes, not why_single_type(request)
         held, profile = frozenset(share.gpu_type for share in job.allocations), knowledge.rate_profile(job)
-        key = id(profile), request.gpus, request.gpu_type, held, eligible, self._gangs[request]
-        if key not in self._throughputs:
+        key = id(profile), request.gpus, request.gpu_type, held, eligible, spread
+        throughput = self._throughputs.get(key)
+        if throughput is None:
             together, apart = _rates(job, self._estimates, eligible | held, knowledge)
-            self._throughputs[key] = GangThroughput(request.gpus, together, apart, *self._gangs[request])
+            throughput = self._throughputs[key] = GangThroughput(request.gpus, together, apart, *spread)
         remaining = knowledge.remaining_seconds(job)
         remaining = DEFAULT_REMAINING if remaining == inf else remaining
         total, age = remaining + knowledge.executed_seconds(job), max(0.0, self._now - job.submit_time)
-        return HadarJob(job.id, self._throughputs[key], remaining, total, age)
+        return HadarJob(job.id, throughput, remaining, total, age)
 
 
 def _divide_work(job: HadarJob, copies: int) -> HadarJob:
@@ -169,6 +178,11 @@ def _rates(
     """
     gpus, held = job.original_request.gpus, {share.gpu_type for share in job.allocations} & estimates.keys()
     profile = knowledge.rate_profile(job)
+    if not held:
+        known = _known_rates(profile, job.original_request.gpu_type or knowledge.reference, gpus)
+        if known and estimates.keys() <= known.keys():
+            alone = tuple(known[kind] if kind in reachable else 0.0 for kind in estimates)
+            return alone, alone
     full = knowledge.reference_rate(profile, job.original_request.gpu_type, gpus)
     measured, speeds = knowledge.measured_types(job), list[tuple[float, ...]]()
     differ = profile is not None and any(scaling.apart for scaling in profile.scaling.values())
@@ -187,6 +201,16 @@ def _rates(
             }
         speeds.append(tuple(by_type[kind] if kind in reachable else 0.0 for kind in estimates))
     return speeds[0], speeds[-1]
+
+
+def _known_rates(profile: Profile | None, named: str, gpus: int) -> Mapping[str, float]:
+    """Returns the rates of a profile, as parts of that on the named type; empty where that is not known, or several
+    nodes make a difference."""
+    if profile is None or named not in profile.scaling or any(of.apart for of in profile.scaling.values()):
+        return {}
+    rates = {kind: scaling.rate_at(gpus) for kind, scaling in profile.scaling.items()}
+    full = rates[named]
+    return {kind: rate / full for kind, rate in rates.items()} if full > 0 else {}
 
 
 def _on_faster_idle_types(

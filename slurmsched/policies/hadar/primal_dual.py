@@ -20,8 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, log
-from operator import gt, is_
-from typing import Final
+from operator import gt, itemgetter
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,11 +29,8 @@ from slurmsched.arrays import Floats, Ints
 from slurmsched.policies.hadar.exchange import Exchange, assign
 from slurmsched.policies.hadar.places import (
     FreeGpus,
-    GangShape,
-    GangShapes,
     Place,
     PricedAllocation,
-    undominated,
 )
 from slurmsched.policies.hadar.problem import (
     HadarJob,
@@ -44,6 +41,7 @@ from slurmsched.policies.hadar.problem import (
     effective_throughput,
     utilities,
 )
+from slurmsched.policies.hadar.servers import GangShape, GangShapes
 from slurmsched.policies.stages import RUN_OVER_RESTART
 
 _MIN_PRICE_RATIO: Final = 2.0
@@ -147,8 +145,7 @@ class RankedQueue:
         worth = utilities(utility, queue, completion)
         order = np.lexsort((completion[:, 0], -workers, -worth[:, 0] / workers))
         self.jobs = tuple(queue[row] for row in order)
-        shapes = GangShapes()
-        self.shapes = [shapes.of(job.throughput) for job in self.jobs]
+        self.shapes = GangShapes().of_all([job.throughput for job in self.jobs])
         self.worth = worth[order, 1:]
         """Utility at each consolidated rate, then at each spread one; [jobs, 2 types]."""
         self.at_type = np.maximum(self.worth[:, :types], self.worth[:, types:])
@@ -160,41 +157,22 @@ class RankedQueue:
 
     def offers(self, row: int, state: FreeGpus) -> list[tuple[float, Place]]:
         """Returns the undominated places of a job, the fastest first, each with its payoff."""
-        places = state.places(self.shapes[row])
-        if not places:
-            return []
         worth = self.worth[row].tolist()
-        return [
-            (worth[number] - place.cost, place) for number, _, place in undominated(self.jobs[row].throughput, places)
-        ]
+        offers = state.offers(self.jobs[row].throughput, self.shapes[row])
+        return [(worth[number] - cost, place) for number, cost, place in offers]
 
 
-@dataclass(frozen=True, slots=True)
-class _Admission:
-    """The last admitted job with its allocation, and those before."""
-
-    job: str
-    allocation: TaskAllocation
-    previous: _Admission | None
+_Admitted = tuple[str, TaskAllocation, Any] | None
+"""The last admitted job, its allocation, and those before in the same form."""
 
 
 @dataclass(eq=False, slots=True)
 class _State:
-    """A state of the search: the free GPUs, the sum of payoffs so far and the admissions.
+    """A state of the search: the free GPUs, the sum of payoffs so far and the admissions."""
 
-    `free` is that of the state before, until the state is followed, if a `place` is still to be taken from it.
-    """
-
-    key: int
     free: FreeGpus
     payoff: float
-    last: _Admission | None = None
-    place: Place | None = None
-
-    def follow(self) -> _State:
-        if self.place is not None:
-            self.free, self.place = self.free.without(self.place), None
-        return self
+    last: _Admitted = None
 
 
 _ROUNDING: Final = 1e-9
@@ -215,41 +193,46 @@ class _Beam:
 
     def admit(self, queue: RankedQueue, row: int) -> bool:
         """Follows the job from every state; returns whether another state is followed then."""
-        known: dict[int, _State] = {state.key: state for state in self.states}
-        job = queue.jobs[row].job
+        known: dict[int, tuple[float, _State, Place | None]] = {
+            state.free.key: (state.payoff, state, None) for state in self.states
+        }
+        shape, throughput, worth = queue.shapes[row], queue.jobs[row].throughput, queue.worth[row].tolist()
         for state in self.states:
-            for payoff, place in queue.offers(row, state.free):
+            free, so_far = state.free, state.payoff
+            for number, cost, place in free.offers(throughput, shape):
+                payoff = worth[number] - cost
                 if payoff > 0:
-                    key, total = state.free.key_without(place.allocation), state.payoff + payoff
+                    key, total = free.key - place.weight, so_far + payoff
                     other = known.get(key)
-                    if other is None or other.payoff < total:
-                        last = _Admission(job, place.allocation, state.last)
-                        known[key] = _State(key, state.free, total, last, place)
-        best = sorted(known.values(), key=_by_payoff)[: self.width]
-        if len(best) == len(self.states) and all(map(is_, best, self.states)):
-            self.least[queue.shapes[row]] = self._least(queue.shapes[row])
+                    if other is None or other[0] < total:
+                        known[key] = total, state, place
+        best = sorted(known.values(), key=itemgetter(0), reverse=True)[: self.width]
+        if len(best) == len(self.states) and all(
+            place is None and state is own for (_, state, place), own in zip(best, self.states, strict=True)
+        ):
+            self.least[shape] = self._least(shape)
             return False
-        self.states = [state.follow() for state in best]
+        job = queue.jobs[row].job
+        self.states = [
+            state if place is None else _State(state.free.without(place), total, (job, place.allocation, state.last))
+            for total, state, place in best
+        ]
         self.least.clear()
         return True
 
     def _least(self, shape: GangShape) -> list[float]:
         """Returns what a job must be worth at a place to pay for it, and to lead to a state that is better than the one
         with the same free GPUs, if there is one, and than the last that is followed."""
-        least, of_key = [inf] * len(shape.speed_ranks), {state.key: state.payoff for state in self.states}
+        least, of_key = [inf] * len(shape.speed_ranks), {state.free.key: state.payoff for state in self.states}
         last = self.states[-1].payoff if len(self.states) == self.width else -inf
         for state in self.states:
             for place in state.free.places(shape):
-                better_than = of_key.get(state.free.key_without(place.allocation), last)
+                better_than = of_key.get(state.free.key - place.weight, last)
                 needed = place.cost + max(0.0, better_than - state.payoff)
                 rounding = _ROUNDING * needed + _ROUNDING_OF_SUMS * abs(state.payoff)
                 kind = min(place.kinds, key=shape.speed_ranks.__getitem__)
                 least[kind] = min(least[kind], needed - rounding)
         return least
-
-
-def _by_payoff(state: _State) -> float:
-    return -state.payoff
 
 
 def dp_allocation(
@@ -271,7 +254,7 @@ def admit_paying(queue: RankedQueue, rows: Sequence[int], free: FreeGpus, beam_w
     smallest = min((queue.jobs[row].workers for row in rows), default=0)
     if not rows or free.idle < smallest:
         return {}
-    beam = _Beam([_State(free.key, free, 0.0)], beam_width)
+    beam = _Beam([_State(free.searched(), 0.0)], beam_width)
     for row, at_type in zip(rows, queue.at_type[list(rows)].tolist(), strict=True):
         least = beam.least.get(queue.shapes[row])
         changed = (least is None or any(map(gt, at_type, least))) and beam.admit(queue, row)
@@ -303,11 +286,11 @@ def admit_all(queue: RankedQueue, rows: Sequence[int], free: FreeGpus) -> dict[s
     return allocations
 
 
-def _admitted(last: _Admission | None) -> dict[str, TaskAllocation]:
+def _admitted(last: _Admitted) -> dict[str, TaskAllocation]:
     allocations: dict[str, TaskAllocation] = {}
     while last is not None:
-        allocations[last.job] = last.allocation
-        last = last.previous
+        job, allocation, last = last
+        allocations[job] = allocation
     return dict(reversed(allocations.items()))
 
 
@@ -387,15 +370,16 @@ class PricedRound:
             gang = job.throughput
             request = gang.workers, gang.min_servers, gang.max_servers, gang.mixes_types
             by_request.setdefault(request, []).append(job)
-        exchanged, scheduler = dict(allocations), self._scheduler
+        given, gone, scheduler = dict[str, TaskAllocation](), set[str](), self._scheduler
         part = min(1.0 / RUN_OVER_RESTART, scheduler.restart_cost / scheduler.period)
         for jobs in by_request.values():
             places = {job.job: allocations[job.job] for job in jobs if job.job in allocations}
             if places and len(jobs) > 1:
                 held = {job.job: running[job.job] for job in jobs if job.job in running}
                 new = assign(Exchange(jobs, places, held, self._servers, self._utility, scheduler.restart_cost, part))
-                exchanged = {job: place for job, place in exchanged.items() if job not in places or job in new} | new
-        return exchanged
+                given |= new
+                gone |= places.keys() - new.keys()
+        return {job: place for job, place in allocations.items() if job not in gone} | given
 
     def total_utility(self, allocations: Mapping[str, TaskAllocation], running: Mapping[str, TaskAllocation]) -> float:
         """Returns the sum of utilities, less a restart for every running job that loses or changes its allocation."""

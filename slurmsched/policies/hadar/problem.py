@@ -114,6 +114,11 @@ class ServerPools:
         return [int(kind) for kind in self.type_of]
 
     @cached_property
+    def _offers_of_pool(self) -> list[tuple[frozenset[int], int]]:
+        """By type what `offer` returns for a single pool."""
+        return [(frozenset((kind,)), 1) for kind in range(len(self.types))]
+
+    @cached_property
     def pool_servers(self) -> list[int]:
         """`server_of` as a list."""
         return [int(server) for server in self.server_of]
@@ -147,10 +152,14 @@ class ServerPools:
 
     def rate(self, job: HadarJob, allocation: TaskAllocation) -> float:
         """Returns the job's iterations per second with this allocation."""
+        if len(allocation) == 1:
+            return job.throughput.consolidated[self.pool_types[allocation[0][0]]]
         return job.throughput.rate(*self.offer(allocation))
 
     def offer(self, allocation: TaskAllocation) -> tuple[frozenset[int], int]:
         """Returns what a job's rate with this allocation depends on: the types, and 1 for one server, 2 for several."""
+        if len(allocation) == 1:
+            return self._offers_of_pool[self.pool_types[allocation[0][0]]]
         types, servers = self.pool_types, self.pool_servers
         first = servers[allocation[0][0]]
         spread = any(servers[pool] != first for pool, _ in allocation)
@@ -158,6 +167,8 @@ class ServerPools:
 
     def gpus_by_type(self, allocation: TaskAllocation) -> dict[int, int]:
         """Returns the GPUs of an allocation by type, as an index of `types`."""
+        if len(allocation) == 1:
+            return {self.pool_types[allocation[0][0]]: allocation[0][1]}
         counts, types = dict[int, int](), self.pool_types
         for pool, gpus in allocation:
             kind = types[pool]
