@@ -8,7 +8,7 @@ same object.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,7 +18,7 @@ from slurmsched.backends.slurm.job_details import JobDetails
 from slurmsched.backends.slurm.jobs import ClusterLimits, ParsedJob
 from slurmsched.backends.slurm.records import parse_seconds
 from slurmsched.backends.slurm.squeue_table import SqueueRow
-from slurmsched.model import Job, JobId, Node
+from slurmsched.model import Node
 
 RUN_TIME: Final = "TimeUsed"
 """The column that changes at every poll of a running job."""
@@ -111,25 +111,3 @@ class ParsedNodes:
     def end_poll(self) -> None:
         """Forget the lines that this poll did not have."""
         self._nodes, self._used = self._used, {}
-
-
-@dataclass(slots=True)
-class AdjustedJobs:
-    """Jobs as they were adjusted at the last poll to what the cluster is set to, by their id."""
-
-    _jobs: dict[JobId, tuple[Job, Job]] = field(default_factory=dict)
-    _basis: object = None
-
-    def adjust(self, jobs: Iterable[Job], by: Callable[[Job], Job], basis: object) -> tuple[Job, ...]:
-        """Each job adjusted by a function that depends on the job and on `basis` only."""
-        known = self._jobs if basis == self._basis else {}
-        kept: dict[JobId, tuple[Job, Job]] = {}
-        adjusted: list[Job] = []
-        for job in jobs:
-            last = known.get(job.id)
-            pair = last if last is not None and last[0] is job else (job, by(job))
-            if pair[0] is not pair[1]:
-                kept[job.id] = pair
-            adjusted.append(pair[1])
-        self._jobs, self._basis = kept, basis
-        return tuple(adjusted)
