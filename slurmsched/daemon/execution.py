@@ -306,13 +306,13 @@ class Applier:
         end = self._clock.monotonic() + self._rounds.apply_timeout
         opened = self.open(round_id, plan, snapshot)
         while not opened.settled:
-            left = end - self._clock.monotonic()
-            if left <= 0 and (waiting := opened.execution.progress.left_to_slurm()):
+            execution, left = opened.execution, end - self._clock.monotonic()
+            if left <= 0 and not execution.stale and (waiting := execution.progress.left_to_slurm()):
                 jobs, have = pluralise(waiting, "released job"), "has" if waiting == 1 else "have"
                 self._log.event(f"{jobs} {have} not started yet: the next round sees what became of them", verb="apply")
                 break
             self._tick()
-            self._clock.sleep(opened.wait if left <= 0 else min(opened.wait, left))
+            self._clock.sleep(min(opened.wait, left) if left > 0 else 0.0 if execution.stale else opened.wait)
             opened.advance(self._backend.observe())
         return opened.finish()
 

@@ -11,6 +11,7 @@ from slurmsched.backends.simulated import SimulatedBackend
 from slurmsched.daemon.batches import batch_size, next_batch_size
 from slurmsched.daemon.scheduler import schedule_round
 from slurmsched.model import BlockCause, Operation, Outcome, Result, Verb
+from slurmsched.report.rounds import has_blocked_operation
 from tests.builders import node
 from tests.unit.daemon.world import World, log_to
 
@@ -76,6 +77,7 @@ def test_a_round_ends_in_time_and_the_next_ones_go_on(tmp_path: Path) -> None:
     limit = "slurmctld limits the rate of our requests (rl_enable): 7 changes are sent in 15 s, and what does not fit"
     assert [message for message in said if "rl_enable" in message] == [f"{limit} into a round is left to the next"]
     assert report.retry_at <= world.clock.now(), "at once, not after a period"
+    assert not has_blocked_operation(report), "nobody has to allow anything"
     count = len([outcome for outcome in late if outcome.operation.verb is Verb.RELEASE])
     assert [message for message in said if "time is over" in message] == [
         f"{count} starts are left to the next round: its time is over"
