@@ -231,6 +231,11 @@ class PlanExecution:
 OUT_OF_TIME: Final = Block(BlockCause.OUT_OF_TIME, "the round's time for starts is over: the next one goes on")
 DAEMON_STOPS: Final = Block(BlockCause.STOPPING, "the daemon is stopping")
 
+_BATCHES_OF_START: Final = 2
+"""A start takes an update in one batch and a release in another."""
+_LEAST_FOR_STARTS: Final = 1 / 3
+"""The part of `apply_timeout` that a round has for its starts, however long it took to plan them."""
+
 _BACKOFF_FACTOR: Final = 1.5
 _MAX_INTERVAL: Final = 15.0
 """Seconds; each poll without progress is followed by a longer wait, up to this."""
@@ -269,7 +274,8 @@ class ApplyResult:
 
 class Applier:
     """Applies plans on one backend. `tick` is called at least once per pass, `stopping` before each batch; jobs that
-    `checkpointed` returns are requeued before their lead is over.
+    `checkpointed` returns are requeued before their lead is over. `round_began` is the monotonic time from which the
+    time for starts counts; None for that at which each plan is applied.
 
     Raises UnreachableError and StoreError; the next round then determines the outcomes of open intents.
     """
@@ -286,11 +292,13 @@ class Applier:
         stopping: Callable[[], bool] = lambda: False,
         checkpointed: CheckpointedJobs = lambda _jobs: frozenset(),
         log: DaemonLog = NO_LOG,
+        round_began: float | None = None,
     ) -> None:
         self._backend = backend
         self._journal = journal
         self._gate = gate
         self._clock = clock
+        self._round_began = round_began
         self._rounds = rounds
         self._tick = tick
         self._stopping = stopping
@@ -300,10 +308,10 @@ class Applier:
     def apply(self, round_id: int, plan: Plan, snapshot: Snapshot) -> ApplyResult:
         """Do what the gate allows until the plan has settled; `snapshot` is the one that the plan was made from.
 
-        Jobs that Slurm has not started on free resources within `apply_timeout` are not waited for: they stay released,
-        and the next round sees what became of them.
+        Jobs that Slurm has not started on free resources when the round's time is over are not waited for: they stay
+        released, and the next round sees what became of them.
         """
-        end = self._clock.monotonic() + self._rounds.apply_timeout
+        end = self._end_of_starts()
         opened = self.open(round_id, plan, snapshot)
         while not opened.settled:
             execution, left = opened.execution, end - self._clock.monotonic()
@@ -339,7 +347,7 @@ class Applier:
     def advance(self, execution: PlanExecution) -> Block | None:
         """Do everything that is ready before the next poll; return why the gate is closed, None while it is open.
 
-        Starts that are not begun within `apply_timeout` are left to the next round.
+        Starts that cannot be begun and finished before the round's time is over are left to the next round.
         """
         most = batch_size(len(execution.snapshot.jobs), self._backend.operation_seconds)
         if most < min(SMALL_BATCH, len(execution.plan.operations)):
@@ -347,20 +355,28 @@ class Applier:
                 f"slurmctld limits the rate of our requests (rl_enable): {most} changes are sent in"
                 f" {BATCH_SECONDS:g} s, and what does not fit into a round is left to the next"
             )
-        size, first = min(most, SMALL_BATCH), self._clock.monotonic()
+        size, took, end = min(most, SMALL_BATCH), 0.0, self._end_of_starts()
         while ready := execution.progress.ready(size):
             closed = self._closed_reason()
             if closed is not None:
                 return closed
             began = self._clock.monotonic()
-            if began - first >= self._rounds.apply_timeout and (late := execution.progress.postponable()):
+            if began + _BATCHES_OF_START * took >= end and (late := execution.progress.postponable()):
                 execution.block(late, OUT_OF_TIME)
                 self._log.event(f"{left_over(execution.outcomes)} to the next round: its time is over", verb="apply")
                 continue
             execution.execute(ready)
-            size = next_batch_size(len(ready), self._clock.monotonic() - began, most)
+            took = self._clock.monotonic() - began
+            size = next_batch_size(len(ready), took, most)
             self._tick()
         return None
+
+    def _end_of_starts(self) -> float:
+        """The monotonic time at which this round's time is over, but not before a part of it was for what begins now:
+        reading and deciding may have taken long."""
+        timeout, now = self._rounds.apply_timeout, self._clock.monotonic()
+        began = now if self._round_began is None else self._round_began
+        return max(began + timeout, now + _LEAST_FOR_STARTS * timeout)
 
     def undo_overdue(self, execution: PlanExecution) -> Block | None:
         """Undo the starts that are overdue; return why the gate is closed, None while it is open."""

@@ -164,6 +164,7 @@ def schedule_round(
         stopping=stopping,
         checkpointed=lambda jobs: _checkpointed(spool, jobs),
         log=log,
+        round_began=clock.monotonic(),
     )
     try:
         report = _Round(round_id, context, store, clock, applier, gate, log, starts_only, open_plans).run()
