@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from slurmsched.backends.protocol import Backend
+from slurmsched.daemon.batches import BATCH_SECONDS, SMALL_BATCH, batch_size, next_batch_size
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.log import NO_LOG, DaemonLog
 from slurmsched.model import (
@@ -28,6 +29,7 @@ from slurmsched.model import (
     Snapshot,
     Verb,
 )
+from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.plan_structure import PlanStructure
 from slurmsched.rounds.progress import (
     FinishedOperation,
@@ -229,12 +231,10 @@ class PlanExecution:
 OUT_OF_TIME: Final = Block(BlockCause.OUT_OF_TIME, "the round's time for starts is over: the next one goes on")
 DAEMON_STOPS: Final = Block(BlockCause.STOPPING, "the daemon is stopping")
 
-_SMALL_BATCH: Final = 100
-"""Operations: about a second of slurmctld's time. Pauses and stops take effect between batches."""
-_LARGE_BATCH: Final = 1000
-_JOBS_PER_OPERATION: Final = 25
-_BATCH_SECONDS: Final = 15.0
-"""Seconds that a batch takes at most, by the pace of the one before, or of the limit that slurmctld sets."""
+_BATCHES_OF_START: Final = 2
+"""A start takes an update in one batch and a release in another."""
+_LEAST_FOR_STARTS: Final = 1 / 3
+"""The part of `apply_timeout` that a round has for its starts, however long it took to plan them."""
 
 _BACKOFF_FACTOR: Final = 1.5
 _MAX_INTERVAL: Final = 15.0
@@ -247,22 +247,12 @@ _GRACE: Final = 60.0
 """Seconds beyond leads and timeouts after which a round ends, whatever it still waits for."""
 
 
-def batch_size(jobs: int, operation_seconds: float = 0.0) -> int:
-    """Most operations per batch where so many jobs are known and each operation takes so many seconds at least.
-
-    What a batch did is read back at once, for which slurmctld lists all jobs: with tens of thousands of them, small
-    batches would spend the round on that. Where the rate of changes is limited a batch ends soon all the same.
-    """
-    size = min(max(_SMALL_BATCH, jobs // _JOBS_PER_OPERATION), _LARGE_BATCH)
-    return max(1, min(size, int(_BATCH_SECONDS / operation_seconds))) if operation_seconds else size
-
-
-def next_batch_size(done: int, seconds: float, most: int) -> int:
-    """Most operations of the next batch, after one of `done` operations that took so many seconds: as many as take no
-    longer than a batch may, so that a slurmctld that is slow is not sent more at once, and hardly more than twice as
-    many."""
-    in_time = int(_BATCH_SECONDS * done / seconds) if seconds > 0 else most
-    return max(1, min(most, max(2 * done, _SMALL_BATCH), in_time))
+def left_over(outcomes: Iterable[Outcome]) -> str:
+    """How many starts were not begun since the time was over: `7 starts are left`; empty for none."""
+    late = sum(
+        outcome.cause is BlockCause.OUT_OF_TIME and outcome.operation.verb is Verb.RELEASE for outcome in outcomes
+    )
+    return f"{pluralise(late, 'start')} {'is' if late == 1 else 'are'} left" if late else ""
 
 
 CheckpointedJobs = Callable[[Sequence[Job]], frozenset[JobId]]
@@ -284,7 +274,8 @@ class ApplyResult:
 
 class Applier:
     """Applies plans on one backend. `tick` is called at least once per pass, `stopping` before each batch; jobs that
-    `checkpointed` returns are requeued before their lead is over.
+    `checkpointed` returns are requeued before their lead is over. `round_began` is the monotonic time from which the
+    time for starts counts; None for that at which each plan is applied.
 
     Raises UnreachableError and StoreError; the next round then determines the outcomes of open intents.
     """
@@ -301,11 +292,13 @@ class Applier:
         stopping: Callable[[], bool] = lambda: False,
         checkpointed: CheckpointedJobs = lambda _jobs: frozenset(),
         log: DaemonLog = NO_LOG,
+        round_began: float | None = None,
     ) -> None:
         self._backend = backend
         self._journal = journal
         self._gate = gate
         self._clock = clock
+        self._round_began = round_began
         self._rounds = rounds
         self._tick = tick
         self._stopping = stopping
@@ -313,11 +306,21 @@ class Applier:
         self._log = log
 
     def apply(self, round_id: int, plan: Plan, snapshot: Snapshot) -> ApplyResult:
-        """Do what the gate allows until the plan has settled; `snapshot` is the one that the plan was made from."""
+        """Do what the gate allows until the plan has settled; `snapshot` is the one that the plan was made from.
+
+        Jobs that Slurm has not started on free resources when the round's time is over are not waited for: they stay
+        released, and the next round sees what became of them.
+        """
+        end = self._end_of_starts()
         opened = self.open(round_id, plan, snapshot)
         while not opened.settled:
+            execution, left = opened.execution, end - self._clock.monotonic()
+            if left <= 0 and not execution.stale and (waiting := execution.progress.left_to_slurm()):
+                jobs, have = pluralise(waiting, "released job"), "has" if waiting == 1 else "have"
+                self._log.event(f"{jobs} {have} not started yet: the next round sees what became of them", verb="apply")
+                break
             self._tick()
-            self._clock.sleep(opened.wait)
+            self._clock.sleep(min(opened.wait, left) if left > 0 else 0.0 if execution.stale else opened.wait)
             opened.advance(self._backend.observe())
         return opened.finish()
 
@@ -344,27 +347,36 @@ class Applier:
     def advance(self, execution: PlanExecution) -> Block | None:
         """Do everything that is ready before the next poll; return why the gate is closed, None while it is open.
 
-        Starts that are not begun within `apply_timeout` are left to the next round.
+        Starts that cannot be begun and finished before the round's time is over are left to the next round.
         """
         most = batch_size(len(execution.snapshot.jobs), self._backend.operation_seconds)
-        if most < min(_SMALL_BATCH, len(execution.plan.operations)):
+        if most < min(SMALL_BATCH, len(execution.plan.operations)):
             self._log.once(
                 f"slurmctld limits the rate of our requests (rl_enable): {most} changes are sent in"
-                f" {_BATCH_SECONDS:g} s, and what does not fit into a round is left to the next"
+                f" {BATCH_SECONDS:g} s, and what does not fit into a round is left to the next"
             )
-        size, first = min(most, _SMALL_BATCH), self._clock.monotonic()
+        size, took, end = min(most, SMALL_BATCH), 0.0, self._end_of_starts()
         while ready := execution.progress.ready(size):
             closed = self._closed_reason()
             if closed is not None:
                 return closed
             began = self._clock.monotonic()
-            if began - first >= self._rounds.apply_timeout and (late := execution.progress.postponable()):
+            if began + _BATCHES_OF_START * took >= end and (late := execution.progress.postponable()):
                 execution.block(late, OUT_OF_TIME)
+                self._log.event(f"{left_over(execution.outcomes)} to the next round: its time is over", verb="apply")
                 continue
             execution.execute(ready)
-            size = next_batch_size(len(ready), self._clock.monotonic() - began, most)
+            took = self._clock.monotonic() - began
+            size = next_batch_size(len(ready), took, most)
             self._tick()
         return None
+
+    def _end_of_starts(self) -> float:
+        """The monotonic time at which this round's time is over, but not before a part of it was for what begins now:
+        reading and deciding may have taken long."""
+        timeout, now = self._rounds.apply_timeout, self._clock.monotonic()
+        began = now if self._round_began is None else self._round_began
+        return max(began + timeout, now + _LEAST_FOR_STARTS * timeout)
 
     def undo_overdue(self, execution: PlanExecution) -> Block | None:
         """Undo the starts that are overdue; return why the gate is closed, None while it is open."""

@@ -12,7 +12,7 @@ from typing import Final
 from slurmsched.backends.protocol import Identity
 from slurmsched.daemon.cleanup import release_all
 from slurmsched.daemon.clock import Clock
-from slurmsched.daemon.execution import DAEMON_STOPS, OpenPlan, advance_plans
+from slurmsched.daemon.execution import DAEMON_STOPS, OpenPlan, advance_plans, left_over
 from slurmsched.daemon.exporter import Exporter
 from slurmsched.daemon.gate import mode_in_force
 from slurmsched.daemon.isolation import RoundFailedError, describe_error, format_trace
@@ -286,9 +286,10 @@ class DaemonLoop:
         self._keepalive.totals = totals_line(partition_totals(report.snapshot))
         self._keepalive.try_renew()
         changes = pluralise(sum(outcome.result is Result.DONE for outcome in report.outcomes), "change")
-        tally = report.tally
+        tally, late = report.tally, left_over(report.outcomes)
         self._systemd.status(
             f"{self._mode_text()}; round {report.id}: {tally.running} running, {tally.waiting} waiting, {changes}"
+            f"{late and f'; {late} to the next'}"
         )
 
     def _round_interval(self) -> float:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Final
 
 from slurmsched.backends.prometheus import EXPORTERS, MOST_RUNS, AskedRun, Prometheus, PrometheusError
 from slurmsched.backends.protocol import Backend, BackendError, CallCounts, Identity, JobOrigin
-from slurmsched.backends.recorded import pack_recording
+from slurmsched.backends.recorded import RecordingPacker
 from slurmsched.daemon.cleanup import resolve_open_intents, stray_release_plan
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.config_fragments import render_fragments
@@ -85,11 +85,13 @@ class TimedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerContext:
-    """What rounds need: the settings in force, the backend of the cluster, and the knowledge about jobs."""
+    """What rounds need: the settings in force, the backend of the cluster, and the knowledge about jobs; and what packs
+    the recording of each round."""
 
     settings: Settings
     backend: Backend
     knowledge: Knowledge
+    packer: RecordingPacker = field(default_factory=RecordingPacker)
 
 
 def current_identity(backend: Backend) -> Identity | None:
@@ -162,6 +164,7 @@ def schedule_round(
         stopping=stopping,
         checkpointed=lambda jobs: _checkpointed(spool, jobs),
         log=log,
+        round_began=clock.monotonic(),
     )
     try:
         report = _Round(round_id, context, store, clock, applier, gate, log, starts_only, open_plans).run()
@@ -324,7 +327,7 @@ class _Round:
     def _record(self, seen: _Observation, decided: IsolatedDecision) -> None:
         storage, result = self.context.settings.storage, decided.result
         recorded = storage.keep_snapshots and (result.plan.operations or not result.starts_only)
-        recording = pack_recording(seen.snapshot, seen.state) if recorded else None
+        recording = self.context.packer.pack(seen.snapshot, seen.state) if recorded else None
         overview = overview_or_survey(result.snapshot, seen.state.usual)
         self.store.state.record_decision(self.id, result, decided.explain, recording, overview)
         carried = {job: mark for job, mark in self.store.set_aside.fingerprints().items() if job in seen.failing}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final
 
 from slurmsched.model.hints import NO_HINTS, Hints
@@ -151,6 +152,11 @@ class Job:
         return copy
 
     @property
+    def lasting(self) -> tuple[object, ...]:
+        """All that is known of it but its run time, which changes at every poll while it runs."""
+        return _LASTING(self)
+
+    @property
     def gpus(self) -> int:
         """GPUs that it has, or that it asks for if it has none."""
         if self.allocations:
@@ -221,3 +227,4 @@ def work_of(name: str) -> str:
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Job))
+_LASTING: Final = attrgetter(*(name for name in _FIELDS if name != "run_time"))

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurmsched.daemon.scheduler import RoundReport
-from slurmsched.model import JobId, JobSpec, JobState, Operation, Reason, ReasonCode, Result, Verb
+from slurmsched.model import BlockCause, JobId, JobSpec, JobState, Operation, Reason, ReasonCode, Result, Verb
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.policies import order_read
 from slurmsched.report.quantities import duration, local_time
@@ -243,5 +243,7 @@ def worth_mailing(report: RoundReport, mode: Mode) -> bool:
 
 
 def has_blocked_operation(report: RoundReport) -> bool:
-    """Whether an operation of the round was not permitted."""
-    return any(outcome.result is Result.BLOCKED for outcome in report.outcomes)
+    """Whether an operation of the round was not permitted; one that is left to the next round was."""
+    return any(
+        outcome.result is Result.BLOCKED and outcome.cause is not BlockCause.OUT_OF_TIME for outcome in report.outcomes
+    )

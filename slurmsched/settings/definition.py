@@ -92,7 +92,10 @@ class RoundSettings:
     apply_timeout: float = field(
         default=60.0,
         metadata={
-            "doc": "time after which a round begins no more starts: those that are left are planned anew at once",
+            "doc": (
+                "time that a round takes, from its first look at the cluster to its last change, where it does not wait"
+                " for checkpoints: starts for which it does not suffice are planned anew at once"
+            ),
             "unit": "time",
             "at_least": 1,
         },

@@ -168,7 +168,9 @@ _FORGET: Final = (
 )
 
 
-def update_jobs(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> tuple[JobEvent, ...]:
+def update_jobs(
+    database: Database, snapshot: Snapshot, managed: Collection[JobId], columns: JobColumns | None = None
+) -> tuple[JobEvent, ...]:
     """Bring the `jobs` table up to the snapshot; returns the events of what changed. Raises StoreError.
 
     A new managed job gets a row with its current request. While it is pending and we have not updated it, the stored
@@ -191,7 +193,7 @@ def update_jobs(database: Database, snapshot: Snapshot, managed: Collection[JobI
         lifted = [job.id for job in seen_before if _hold_was_lifted(database, known[job.id], job)]
         requeued = [job.id for job in seen_before if _was_requeued_by_others(database, known[job.id], job)]
         database.write_many(_INSERT, [_job_columns(job, snapshot.time, arrays) for job in new])
-        database.write_many(_UPDATE, [_job_columns(job, snapshot.time, arrays, known[job.id]) for job in seen_before])
+        database.write_many(_UPDATE, (columns or JobColumns()).of_jobs(seen_before, snapshot.time, arrays, known))
         database.write_many("UPDATE jobs SET held_by_us = 1 WHERE id = ?", [(job,) for job in returned])
         database.write_many("UPDATE jobs SET state = ?, target = NULL WHERE id = ?", [(_FINISHED, job) for job in gone])
         database.write_many("UPDATE jobs SET last_seen = ? WHERE id = ?", [(snapshot.time, job) for job in unread])
@@ -329,6 +331,27 @@ def _job_columns(
         "unheld": (waits and (job.hold is Hold.NONE or held_by_owner(job))) or job.state in _ACTIVE,
         "summary": json.dumps(_summary(job), sort_keys=True, separators=(",", ":")),
     }
+
+
+class JobColumns:
+    """What is stored of jobs, kept from poll to poll for those of which nothing but the run time has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[JobId, tuple[tuple[object, ...], dict[str, Any]]] = {}
+
+    def of_jobs(
+        self, jobs: Sequence[Job], at: float, arrays: Collection[JobId], rows: Mapping[str, Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """The columns of these jobs, whose rows are known, as of `at`; equal to `_job_columns` of each."""
+        kept: dict[JobId, tuple[tuple[object, ...], dict[str, Any]]] = {}
+        for job in jobs:
+            row, last = rows[job.id], self._known.get(job.id)
+            basis = (job.lasting, job.array_job in arrays, row["reshaped"], row["original"])
+            columns = last[1] if last is not None and last[0] == basis else _job_columns(job, at, arrays, row)
+            columns["at"] = at
+            kept[job.id] = basis, columns
+        self._known = kept
+        return [columns for _, columns in kept.values()]
 
 
 @lru_cache(maxsize=4096)

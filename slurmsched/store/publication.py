@@ -182,7 +182,7 @@ def collect_runs(path: Path, at: float, owner: str | None) -> Document:
     with _snapshot(path) as connection:
         tables = {
             table: [
-                {column: _json_safe(value) for column, value in dict(row).items()}
+                _document_row(row)
                 for row in connection.execute(
                     f"SELECT {', '.join(_COLUMNS[table])} FROM {table} WHERE {which}"  # noqa: S608 - our own names
                     f" ORDER BY {latest} DESC LIMIT :most",
@@ -215,10 +215,7 @@ def _collected(connection: sqlite3.Connection, at: float, ended_after: float) ->
         if not columns:
             return []
         query = f"SELECT {columns} FROM {table} WHERE {which}"  # noqa: S608 - our own names
-        return [
-            {column: _json_safe(value) for column, value in dict(row).items()}
-            for row in connection.execute(query, arguments)
-        ]
+        return [_document_row(row) for row in connection.execute(query, arguments)]
 
     def of_jobs(table: str, column: str, jobs: Sequence[str]) -> list[dict[str, Any]]:
         selected = []
@@ -257,9 +254,14 @@ def _collected(connection: sqlite3.Connection, at: float, ended_after: float) ->
     return PublishedContents(at, {DocumentKind.CURRENT: current, DocumentKind.HISTORY: history}, owners)
 
 
-def _json_safe(value: Any) -> Any:
-    """The value with bytes, which JSON lacks and a damaged database may hold in any column, decoded."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+def _document_row(row: sqlite3.Row) -> dict[str, Any]:
+    """The row with bytes, which JSON lacks and a damaged database may hold in any column, decoded."""
+    if bytes not in map(type, row):
+        return dict(row)
+    return {
+        column: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        for column, value in dict(row).items()
+    }
 
 
 def _without_fingerprint(row: dict[str, Any]) -> dict[str, Any]:

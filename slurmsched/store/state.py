@@ -30,7 +30,7 @@ from slurmsched.rounds.refusals import RefusedStart, with_refusals
 from slurmsched.rounds.specs import with_original_requests
 from slurmsched.store.database import Database
 from slurmsched.store.finished_runs import FinishedRuns
-from slurmsched.store.jobs import AttainedService, update_jobs
+from slurmsched.store.jobs import AttainedService, JobColumns, update_jobs
 from slurmsched.store.journal import (
     ActivityCounts,
     JobEvent,
@@ -111,6 +111,7 @@ class StateStore:
         self.overview: ClusterOverview | None = None
         """What was recorded last of the nodes with their fragmentation."""
         self._finished_runs = finished_runs or FinishedRuns(database)
+        self._columns = JobColumns()
 
     def load_state(self, snapshot: Snapshot, policy: str, *, lengths: bool = False) -> SchedulerState:
         """The state that earlier rounds left for the jobs in the snapshot, and the state of `policy`; with `lengths`
@@ -196,7 +197,7 @@ class StateStore:
         """Record a poll: jobs and attained service, and within a round the overview of the nodes for `status`; return
         what happened to jobs since the last one."""
         with self._database.transaction():
-            events = tuple(update_jobs(self._database, snapshot, managed))
+            events = tuple(update_jobs(self._database, snapshot, managed, self._columns))
             record_events(self._database, round_id, events)
             AttainedService(self._database).record_runs(snapshot)
             if round_id is not None:

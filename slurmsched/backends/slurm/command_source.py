@@ -8,15 +8,23 @@ for each run. Jobs take one command per poll unless one has started or some task
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from slurmsched.backends.slurm.cluster import SlurmctldConfiguration, parse_node, parse_partition, parse_reservation
+from slurmsched.backends.slurm.cluster import SlurmctldConfiguration, parse_partition, parse_reservation
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import SlurmParseError, unread_reason
 from slurmsched.backends.slurm.job_details import JobDetails, read_details
-from slurmsched.backends.slurm.jobs import NO_LIMITS, ParsedJob, is_hooked, limits_from_totals, parse_jobs, parse_state
+from slurmsched.backends.slurm.jobs import (
+    NO_LIMITS,
+    ClusterLimits,
+    ParsedJob,
+    is_hooked,
+    limits_from_totals,
+    parse_jobs,
+    parse_state,
+)
 from slurmsched.backends.slurm.operation_commands import checked_job_id
 from slurmsched.backends.slurm.records import (
     JobRecord,
@@ -28,6 +36,7 @@ from slurmsched.backends.slurm.records import (
 )
 from slurmsched.backends.slurm.sbatch_options import sbatch_options
 from slurmsched.backends.slurm.squeue_table import ID_COLUMNS, SqueueRow, read_squeue
+from slurmsched.backends.slurm.unchanged import ParsedNodes, ParsedRow, ParsedRows
 from slurmsched.model import Job, JobId, JobState, Node, Partition, Reservation, SetAsideJob
 
 T = TypeVar("T")
@@ -109,6 +118,16 @@ class PollSource(Protocol):
         """Nodes, jobs and reservations; with `with_partitions` also partitions. Raises BackendError."""
 
 
+@dataclass(frozen=True, slots=True)
+class _CompleteRow:
+    """A row with its details, where it needs any, its array's throttle, and why its details cannot be read."""
+
+    row: SqueueRow
+    details: JobDetails | None
+    throttle: int | None
+    unreadable: str | None
+
+
 @dataclass(slots=True)
 class CommandJobReader:
     """Reads jobs by `squeue` and `scontrol`. Details of a run are cached until the job leaves the queue."""
@@ -116,6 +135,7 @@ class CommandJobReader:
     name: str = field(default="commands", init=False)
     _known: dict[str, tuple[tuple[str, ...], JobDetails]] = field(default_factory=dict, init=False)
     _unreadable: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict, init=False)
+    _parsed: ParsedRows = field(default_factory=ParsedRows, init=False)
 
     def read_records(
         self, commands: Commands, ids: Iterable[str] | None = None, detailed: Set[str] | None = None
@@ -128,40 +148,83 @@ class CommandJobReader:
         table = read_squeue(commands, ids)
 
         def needs_details(row: SqueueRow) -> bool:
-            named = detailed is None or any(row.values[column] in detailed for column in ID_COLUMNS)
+            named = detailed is None or any(row.value(column) in detailed for column in ID_COLUMNS)
             return named and not row.too_long and _needs_details(row)
 
-        samples = _throttle_samples(table) if detailed is None else []
-        fresh, missing = self._read_details(commands, filter(needs_details, table.values()), samples)
+        needing = {number for number, row in table.items() if needs_details(row)}
+        records: list[JobRecord] = []
+        set_aside: list[SetAsideJob] = []
+        for row in self._complete(commands, table, needing, samples=detailed is None):
+            _keep_record(row, records, set_aside)
+        return records, set_aside
+
+    def read_jobs(
+        self, commands: Commands, limits: ClusterLimits
+    ) -> tuple[list[ParsedJob], list[SetAsideJob], list[str]]:
+        """All jobs, those that cannot be read or parsed, and warnings, as `parse_jobs` of all records gives them; what
+        was parsed at the last poll and has not changed since is not parsed again. Raises BackendError."""
+        table = read_squeue(commands)
+        shown, known = dict(table), self._parsed.unchanged(table, limits)
+        needing = {
+            number
+            for number, row in table.items()
+            if (known[number].details is not None if number in known else not row.too_long and _needs_details(row))
+        }
+        jobs: list[ParsedJob] = []
+        unread: list[SetAsideJob] = []
+        unclear: list[SetAsideJob] = []
+        warnings: list[str] = []
+        parsed: dict[str, ParsedRow] = {}
+        for row in self._complete(commands, table, needing, samples=True):
+            number = row.row.number
+            last = known.get(number) if row.row is shown[number] else None
+            if last is None or not last.is_of(row.details, row.throttle):
+                records: list[JobRecord] = []
+                _keep_record(row, records, unread)
+                found, aside, longer = parse_jobs(records, limits)
+                unclear += aside
+                if aside or not records:
+                    warnings += longer
+                    continue
+                last = ParsedRow.of(row.row, row.details, row.throttle, found, longer)
+            parsed[number] = last
+            jobs += last.jobs
+            warnings += last.warnings
+        self._parsed.keep(parsed)
+        return jobs, [*unread, *unclear], warnings
+
+    def _complete(
+        self, commands: Commands, table: dict[str, SqueueRow], needing: Set[str], *, samples: bool
+    ) -> Iterator[_CompleteRow]:
+        """The rows of the table with the details of those in `needing`; with `samples` also with the throttles of
+        arrays. A row that was read once more replaces the one in the table. Raises BackendError."""
+
+        def in_need(rows: Mapping[str, SqueueRow]) -> Iterator[SqueueRow]:
+            return (row for number, row in rows.items() if number in needing)
+
+        fresh, missing = self._read_details(commands, in_need(table), _throttle_samples(table) if samples else [])
         changed = [number for number, reason in missing.items() if reason and self._is_new(table[number], reason)]
         if changed:  # a job may have started, ended or been renamed after squeue ran: read it once more
             again = {number: row for number, row in read_squeue(commands, changed).items() if number in changed}
             table |= again
+            needing = (needing - again.keys()) | {
+                number for number, row in again.items() if not row.too_long and _needs_details(row)
+            }
             missing = {number: reason for number, reason in missing.items() if number not in again}
             missing |= dict.fromkeys(set(changed) - again.keys())
-            missing |= self._read_details(commands, filter(needs_details, again.values()))[1]
+            missing |= self._read_details(commands, (row for row in again.values() if row.number in needing))[1]
         for number, reason in missing.items():
             if reason:
                 self._unreadable[number] = _text_key(table[number]), reason
         self._known = {number: known for number, known in self._known.items() if number in table}
         self._unreadable = {number: unclear for number, unclear in self._unreadable.items() if number in table}
         throttles = _throttles(table, fresh)
-        with_details = {row.number for row in filter(needs_details, table.values())}
-        records: list[JobRecord] = []
-        set_aside: list[SetAsideJob] = []
         for number, row in table.items():
-            try:
-                if row.too_long:
-                    raise SlurmParseError(f"its {', '.join(sorted(row.too_long))} is longer than Slurm allows")
-                if number in missing:
-                    if missing[number] is None:
-                        continue  # it ended between the two commands
-                    raise SlurmParseError(missing[number] or "")
-                details = self._known[number][1] if number in with_details else None
-                records.append(_build_record(row, details, throttles.get(row.text("ArrayJobID"))))
-            except Exception as error:
-                set_aside.append(unreadable_job(row, error))
-        return records, set_aside
+            if number in missing and missing[number] is None and not row.too_long:
+                continue  # it ended between the two commands
+            details = self._known[number][1] if number in needing and number not in missing else None
+            throttle = throttles.get(row.value("ArrayJobID")) if throttles else None
+            yield _CompleteRow(row, details, throttle, missing.get(number))
 
     def _read_details(
         self, commands: Commands, rows: Iterable[SqueueRow], also: Iterable[SqueueRow] = ()
@@ -194,6 +257,7 @@ class CommandSource:
     """Reads by commands: nodes, partitions and reservations by scontrol, jobs by squeue and scontrol."""
 
     jobs: CommandJobReader = field(default_factory=CommandJobReader)
+    nodes: ParsedNodes = field(default_factory=ParsedNodes)
     name: str = field(default="commands", init=False)
 
     def read(self, commands: Commands, configuration: SlurmctldConfiguration, *, with_partitions: bool) -> ClusterView:
@@ -202,11 +266,11 @@ class CommandSource:
         reservations, odd_reservations = parse_each(
             "reservation", read_lines(commands, "reservation"), parse_reservation
         )
-        nodes, odd_nodes = parse_each("node", read_lines(commands, "node", "-a", "-d", "-o"), parse_node)
-        records, unread = self.jobs.read_records(commands)
-        jobs, unclear, longer = parse_jobs(records, limits_from_totals(node.total for node in nodes))
+        nodes, odd_nodes = parse_each("node", read_lines(commands, "node", "-a", "-d", "-o"), self.nodes.parse)
+        self.nodes.end_poll()
+        jobs, set_aside, longer = self.jobs.read_jobs(commands, limits_from_totals(node.total for node in nodes))
         oddities = (*odd_reservations, *odd_nodes, *longer)
-        return ClusterView(nodes, jobs, [*unread, *unclear], partition_info, oddities, reservations=tuple(reservations))
+        return ClusterView(nodes, jobs, set_aside, partition_info, oddities, reservations=tuple(reservations))
 
 
 def read_partitions(commands: Commands, configuration: SlurmctldConfiguration) -> PartitionInfo:
@@ -266,9 +330,21 @@ def _tasks_of_array(number: JobId, wanted: Iterable[JobId]) -> set[JobId]:
     return {job for job in wanted if job.replace("+", "_").partition("_")[0] == number}
 
 
+def _keep_record(row: _CompleteRow, records: list[JobRecord], set_aside: list[SetAsideJob]) -> None:
+    """Add the row's record, or the job that cannot be read."""
+    try:
+        if row.row.too_long:
+            raise SlurmParseError(f"its {', '.join(sorted(row.row.too_long))} is longer than Slurm allows")
+        if row.unreadable is not None:
+            raise SlurmParseError(row.unreadable)
+        records.append(_build_record(row.row, row.details, row.throttle))
+    except Exception as error:
+        set_aside.append(unreadable_job(row.row, error))
+
+
 def unreadable_job(row: SqueueRow, error: Exception) -> SetAsideJob:
     """A set-aside job for a row that cannot be parsed."""
-    held = row.values["PriorityLong"] == "0"
+    held = row.value("PriorityLong") == "0"
     pending = parse_state(row.text("State")) is JobState.PENDING and not held
     by_hook = is_hooked(row.text("Reason"), row.text("Comment"), row.text("RestartCnt"))
     return SetAsideJob(
@@ -279,7 +355,7 @@ def unreadable_job(row: SqueueRow, error: Exception) -> SetAsideJob:
 def row_fields(row: SqueueRow) -> dict[str, str]:
     """The row's fields under scontrol's names, as `parse_jobs` expects them."""
     fields = {name: row.text(column) for column, name in _SCONTROL_NAMES.items()}
-    if "Exclusive" in row.values:
+    if "Exclusive" in row:
         fields["Exclusive"] = row.text("Exclusive")
     if fields["NumTasks"] == _NO_VALUE:
         del fields["NumTasks"]
@@ -294,10 +370,11 @@ def _throttle_samples(table: Mapping[str, SqueueRow]) -> list[SqueueRow]:
     For such an array squeue no longer shows the throttle; the record of each task does. It is read at every poll, as
     the owner or an operator may change it.
     """
-    known = {row.text("ArrayJobID") for row in table.values() if "%" in row.text("ArrayTaskID")}
-    members = Counter(row.text("ArrayJobID") for row in table.values())
+    tasks = [row for row in table.values() if row.value("ArrayTaskID") != "N/A"]
+    known = {row.text("ArrayJobID") for row in tasks if "%" in row.text("ArrayTaskID")}
+    members = Counter(row.text("ArrayJobID") for row in tasks)
     first: dict[str, SqueueRow] = {}
-    for row in table.values():
+    for row in tasks:
         array, alone = row.text("ArrayJobID"), row.text("ArrayTaskID").isdecimal()
         split = alone or (_is_several_tasks(row) and members[array] > 1)
         if array not in known and split and parse_state(row.text("State")) is JobState.PENDING and not row.too_long:
@@ -312,7 +389,7 @@ def _throttles(table: Mapping[str, SqueueRow], fresh: Mapping[str, JobDetails | 
         if isinstance(details, JobDetails) and details.throttle is not None:
             throttles[table[number].text("ArrayJobID")] = details.throttle
     for row in table.values():
-        throttle = row.text("ArrayTaskID").partition("%")[2]
+        throttle = row.value("ArrayTaskID").partition("%")[2]
         if throttle.isdecimal():
             throttles[row.text("ArrayJobID")] = int(throttle)
     return throttles
@@ -363,12 +440,12 @@ def _needs_details(row: SqueueRow) -> bool:
 def _run_key(row: SqueueRow) -> tuple[str, ...]:
     """A key that changes with each run of a job, and with each change of a pending job's request."""
     waiting = parse_state(row.text("State")) is JobState.PENDING
-    return tuple(row.values[column] for column in (_REQUEST if waiting else _RUN))
+    return tuple(row.value(column) for column in (_REQUEST if waiting else _RUN))
 
 
 def _text_key(row: SqueueRow) -> tuple[str, ...]:
     """A key that changes with whatever may make a record unreadable."""
-    return *_run_key(row), row.values["Name"], row.values["NodeList"]
+    return *_run_key(row), row.value("Name"), row.value("NodeList")
 
 
 def _memory_field(row: SqueueRow) -> dict[str, str] | None:

@@ -15,8 +15,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from struct import Struct
+from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import blake2b
+from itertools import accumulate
+from operator import itemgetter
 from typing import Final
 
 from slurmsched.backends.protocol import BackendError, JobOrigin, UnreachableError
@@ -113,40 +116,86 @@ _SQUEUE: Final = ("squeue", "-h", "-a", "-t", "all")
 _UNKNOWN: Final = re.compile(r"Invalid job format specification: (\S+)")
 _GONE: Final = "Invalid job id specified"
 _BLANK: Final = ord(" ")
+_LINE_BREAK: Final = ord("\n")
+_ROW_DIGEST: Final = 16
+"""Bytes: no two texts with the same digest can be found."""
 _BATCH_SIZE: Final = 200
 """Jobs per query with wide columns: their records stay under 40 MB of memory."""
 _MOST_NAMED: Final = 1_000
 """Jobs that a query names at most: for more of them the whole table is read."""
 
 
+class TableLayout:
+    """Where each column of a record is."""
+
+    def __init__(self, widths: Mapping[str, int]) -> None:
+        ends = tuple(accumulate(widths.values()))
+        self.size: Final = ends[-1] + 1
+        """Bytes of a record with its line break."""
+        self.columns: Final[Mapping[str, slice]] = {
+            column: slice(end - width, end) for (column, width), end in zip(widths.items(), ends, strict=True)
+        }
+        self._last_bytes = itemgetter(*(end - 1 for end in ends))
+        self._blank = (_BLANK,) * len(ends)
+
+    def truncated(self, record: bytes) -> frozenset[str]:
+        """The columns that were too narrow: no blank is left in them."""
+        last = self._last_bytes(record)
+        if last == self._blank:
+            return frozenset()
+        return frozenset(column for column, byte in zip(self.columns, last, strict=True) if byte != _BLANK)
+
+
 @dataclass(frozen=True, slots=True)
 class SqueueRow:
-    """A job's values by squeue's columns, without trailing blanks. `truncated` are the columns that were too narrow.
+    """A job's record, read by squeue's columns without trailing blanks. `truncated` are the columns that were too
+    narrow, `replaced` values that count instead of those in the record.
 
-    Bytes that are not UTF-8 are surrogates in `values`: use `text` for the model, `raw` to compare.
+    Bytes that are not UTF-8 are surrogates in `value`: use `text` for the model, `raw` to compare. A value is cut out
+    of the record when it is asked for: of a job that has not changed since the last poll few are.
     """
 
-    values: Mapping[str, str]
+    record: bytes
+    layout: TableLayout
     truncated: frozenset[str] = frozenset()
+    replaced: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def number(self) -> str:
         """The job number; each task of an array with a record has its own."""
-        return self.values["JobID"]
+        return self.value("JobID")
 
     @property
     def too_long(self) -> frozenset[str]:
         """The truncated columns that are needed whole."""
         return self.truncated - _TRUNCATABLE_COLUMNS
 
+    def __contains__(self, column: str) -> bool:
+        return column in self.layout.columns or column in self.replaced
+
+    def value(self, column: str) -> str:
+        """The value, with surrogates. Raises KeyError if this release has no such column."""
+        if column in self.replaced:
+            return self.replaced[column]
+        return self.record[self.layout.columns[column]].rstrip(b" ").decode(errors="surrogateescape")
+
     def text(self, column: str) -> str:
         """The value; empty if this release has no such column. Bytes that are not UTF-8 are replaced."""
-        value = self.values.get(column, "")
-        return value if value.isascii() else self.raw(column).decode(errors="replace")
+        value = self.value(column) if column in self else ""
+        return value if value.isascii() else value.encode(errors="surrogateescape").decode(errors="replace")
 
     def raw(self, column: str) -> bytes:
         """The value byte for byte."""
-        return self.values[column].encode(errors="surrogateescape")
+        return self.value(column).encode(errors="surrogateescape")
+
+    def digest(self, without: str) -> bytes:
+        """A digest of all that squeue shows of the job, but for this column."""
+        left_out = self.layout.columns[without]
+        digest = blake2b(self.record[: left_out.start], digest_size=_ROW_DIGEST)
+        digest.update(self.record[left_out.stop :])
+        if self.replaced:
+            digest.update(repr(sorted(self.replaced.items())).encode(errors="surrogateescape"))
+        return digest.digest()
 
 
 def read_squeue(
@@ -165,7 +214,7 @@ def read_squeue(
     if wanted is not None and not queried:
         chosen = frozenset(wanted)
         by_number = {
-            number: row for number, row in by_number.items() if chosen & {row.values[key] for key in ID_COLUMNS}
+            number: row for number, row in by_number.items() if chosen & {row.value(key) for key in ID_COLUMNS}
         }
     if hidden_tasks:
         by_number |= _split_out_tasks(commands, by_number)
@@ -211,11 +260,11 @@ def read_origins(commands: Commands, jobs: Iterable[JobId]) -> dict[JobId, JobOr
     origins: dict[JobId, JobOrigin] = {}
     submitted: dict[tuple[bytes | str, ...], str] = {}
     for row in _parse_rows(answer.stdout_bytes, _ORIGIN_COLUMNS):
-        array, path = row.values["ArrayJobID"], row.raw("Command")
+        array, path = row.value("ArrayJobID"), row.raw("Command")
         number = array if array.isdecimal() else row.number
         if number not in by_number:
             continue
-        alike = row.raw("UserName"), path, row.raw("WorkDir"), row.values["SubmitTime"][_MINUTE]
+        alike = row.raw("UserName"), path, row.raw("WorkDir"), row.value("SubmitTime")[_MINUTE]
         script = submitted.get(alike) if path.startswith(b"/") else None
         if script is None:
             script = submitted[alike] = _script_digest(commands, row, number)
@@ -266,8 +315,8 @@ def _widths(wide: Collection[str]) -> dict[str, int]:
 
 def _single_id(row: SqueueRow) -> str:
     """The id that shows this job alone: a task's job number may also stand for its whole array."""
-    task = row.values["ArrayTaskID"]
-    return f"{row.values['ArrayJobID']}_{task}" if task.isdecimal() else row.number
+    task = row.value("ArrayTaskID")
+    return f"{row.value('ArrayJobID')}_{task}" if task.isdecimal() else row.number
 
 
 def _job_option(ids: Sequence[str]) -> tuple[str, ...]:
@@ -292,7 +341,8 @@ def _query(commands: Commands, ids: Sequence[str], wide: Collection[str]) -> Ite
         raise
     for row in _parse_rows(answer.stdout_bytes, widths):
         nodes, is_cut = excluded.get(row.number, ("", False))
-        yield SqueueRow({**row.values, "ExcNodes": nodes}, row.truncated | {"ExcNodes"} if is_cut else row.truncated)
+        truncated = row.truncated | {"ExcNodes"} if is_cut else row.truncated
+        yield replace(row, truncated=truncated, replaced={"ExcNodes": nodes})
 
 
 def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict[str, SqueueRow]:
@@ -300,7 +350,7 @@ def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict
 
     A task that was changed alone has its own record, yet squeue counts it among the tasks without one.
     """
-    arrays = [row.number for row in table.values() if re.match(r"\d+[-,:%]", row.values["ArrayTaskID"])]
+    arrays = [row.number for row in table.values() if re.match(r"\d+[-,:%]", row.value("ArrayTaskID"))]
     array_tasks: dict[str, list[str]] = {}
     hidden: dict[str, str] = {}
     for first in range(0, len(arrays), _BATCH_SIZE):
@@ -313,12 +363,12 @@ def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict
     rows: dict[str, SqueueRow] = {}
     for first in range(0, len(names), _BATCH_SIZE):
         rows |= {row.number: row for row in _query(commands, names[first : first + _BATCH_SIZE], ())}
-    changed = {row.values["ArrayJobID"] for row in rows.values()}
+    changed = {row.value("ArrayJobID") for row in rows.values()}
     for number in changed & array_tasks.keys():
-        values = table[number].values
-        throttle = "".join(values["ArrayTaskID"].partition("%")[1:])
-        remaining = {**values, "ArrayTaskID": ",".join(array_tasks[number]) + throttle}
-        rows[number] = SqueueRow(remaining, table[number].truncated - {"ArrayTaskID"})
+        row = table[number]
+        throttle = "".join(row.value("ArrayTaskID").partition("%")[1:])
+        remaining = {**row.replaced, "ArrayTaskID": ",".join(array_tasks[number]) + throttle}
+        rows[number] = replace(row, truncated=row.truncated - {"ArrayTaskID"}, replaced=remaining)
     return rows
 
 
@@ -331,7 +381,7 @@ def _query_tasks(commands: Commands, arrays: Sequence[str]) -> Iterator[tuple[st
             return
         raise
     for row in _parse_rows(answer.stdout_bytes, _TASK_COLUMNS):
-        yield tuple(row.values.values())
+        yield tuple(map(row.value, _TASK_COLUMNS))
 
 
 def _unknown_columns(answer: CommandResult) -> frozenset[str]:
@@ -344,16 +394,20 @@ def _unknown_columns(answer: CommandResult) -> frozenset[str]:
 
 def _parse_rows(data: bytes, widths: Mapping[str, int]) -> Iterator[SqueueRow]:
     """Splits squeue's output into rows. Raises BackendError if it is no table of these widths."""
-    form = Struct("".join(f"{size}s" for size in widths.values()) + "c")
-    if len(data) % form.size:
-        raise BackendError(f"squeue prints records of another length than {form.size} bytes")
-    columns = tuple(widths)
-    for *values, end in form.iter_unpack(data):
-        if end != b"\n" or not values[0].rstrip(b" ").isdigit():
+    layout = _layout(tuple(widths.items()))
+    if len(data) % layout.size:
+        raise BackendError(f"squeue prints records of another length than {layout.size} bytes")
+    first = layout.columns[next(iter(widths))]
+    for start in range(0, len(data), layout.size):
+        record = data[start : start + layout.size - 1]
+        if data[start + layout.size - 1] != _LINE_BREAK or not record[first].rstrip(b" ").isdigit():
             raise BackendError("squeue prints a record without a job number or a line break")
-        truncated = [column for column, value in zip(columns, values, strict=True) if value[-1] != _BLANK]
-        texts = b"\0".join([value.rstrip(b" ") for value in values]).decode(errors="surrogateescape").split("\0")
-        yield SqueueRow(dict(zip(columns, texts, strict=True)), frozenset(truncated))
+        yield SqueueRow(record, layout, layout.truncated(record))
+
+
+@cache
+def _layout(widths: tuple[tuple[str, int], ...]) -> TableLayout:
+    return TableLayout(dict(widths))
 
 
 def _batched(rows: Sequence[SqueueRow]) -> Iterator[Sequence[SqueueRow]]:
@@ -362,10 +416,7 @@ def _batched(rows: Sequence[SqueueRow]) -> Iterator[Sequence[SqueueRow]]:
 
 def _parse_excluded(data: bytes, width: int) -> dict[str, tuple[str, bool]]:
     """The excluded nodes of each job, and whether the list was cut."""
-    form = Struct(f"12s{width}sc")
-    if len(data) % form.size:
-        raise BackendError(f"squeue prints records of another length than {form.size} bytes")
     return {
-        number.rstrip(b" ").decode(): (nodes.rstrip(b" ").decode(errors="surrogateescape"), nodes[-1] != _BLANK)
-        for number, nodes, _ in form.iter_unpack(data)
+        row.number: (row.value("ExcNodes"), bool(row.truncated))
+        for row in _parse_rows(data, {"JobID": 12, "ExcNodes": width})
     }

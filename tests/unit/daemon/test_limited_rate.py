@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.simulated import SimulatedBackend
-from slurmsched.daemon.execution import batch_size, next_batch_size
+from slurmsched.daemon.batches import batch_size, next_batch_size
 from slurmsched.daemon.scheduler import schedule_round
 from slurmsched.model import BlockCause, Operation, Outcome, Result, Verb
+from slurmsched.report.rounds import has_blocked_operation
 from tests.builders import node
 from tests.unit.daemon.world import World, log_to
 
@@ -76,9 +77,43 @@ def test_a_round_ends_in_time_and_the_next_ones_go_on(tmp_path: Path) -> None:
     limit = "slurmctld limits the rate of our requests (rl_enable): 7 changes are sent in 15 s, and what does not fit"
     assert [message for message in said if "rl_enable" in message] == [f"{limit} into a round is left to the next"]
     assert report.retry_at <= world.clock.now(), "at once, not after a period"
+    assert not has_blocked_operation(report), "nobody has to allow anything"
+    count = len([outcome for outcome in late if outcome.operation.verb is Verb.RELEASE])
+    assert [message for message in said if "time is over" in message] == [
+        f"{count} starts are left to the next round: its time is over"
+    ]
     reshaped = {op.subject for op in report.result.plan.operations if op.verb is Verb.UPDATE} - {
         outcome.operation.subject for outcome in late
     }
     assert all(world.where()[job] for job in reshaped), "what was begun is finished"
     world.rounds(8)
     assert all(world.where()[job] for job in jobs), "every job runs in the end"
+
+
+def test_a_round_does_not_wait_for_jobs_that_slurm_is_slow_to_start(tmp_path: Path) -> None:
+    world = World(tmp_path, nodes=[node(f"n{number}") for number in range(3)])
+    jobs, said = [world.submit(8) for _ in range(3)], list[str]()
+    world.cluster.refused |= dict.fromkeys(jobs, "Priority")  # the words for a job that Slurm has not looked at yet
+    began = world.clock.monotonic()
+    schedule_round(world.site(), world.store, world.clock, log=log_to(said))
+    limit = world.settings.rounds.apply_timeout
+    assert limit <= world.clock.monotonic() - began <= limit + 1
+    assert said == ["3 released jobs have not started yet: the next round sees what became of them"]
+    assert not world.held(), "they stay released"
+    world.cluster.refused.clear()
+    world.rounds(2)
+    assert all(world.where()[job] for job in jobs)
+
+
+def test_a_round_waits_for_a_start_that_another_job_left_for(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    long = world.submit(8)
+    world.rounds(3)
+    newcomer = world.submit(8)
+    world.cluster.refused[newcomer] = "Priority"
+    for _ in range(100):
+        if any(op.verb is Verb.REQUEUE for op in world.round().result.plan.operations):
+            break
+        world.later(3000)
+    assert newcomer in world.held(), "it was taken back"
+    assert world.where()[long], "and the other one returned to its place"

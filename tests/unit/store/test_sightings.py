@@ -24,7 +24,7 @@ from slurmsched.model import (
 )
 from slurmsched.rounds.specs import held_by_us, release_plan
 from slurmsched.store.database import Database
-from slurmsched.store.jobs import update_jobs
+from slurmsched.store.jobs import JobColumns, update_jobs
 from slurmsched.store.journal import Journal
 from tests.builders import job, share, snapshot
 
@@ -303,3 +303,22 @@ def test_a_hold_that_comes_back_after_our_release_is_ours_if_our_requeue_made_it
     held = SchedulerState(held=frozenset({"7"} if row(database)["held_by_us"] else ()))
     assert [op.verb for op in release_plan(snapshot(jobs=[seen]), held).operations] == [Verb.RELEASE] * is_ours
     assert ("7", "undone") not in look(database, seen, at=230.0), "it is told once"
+
+
+def test_what_is_kept_of_jobs_from_poll_to_poll_is_what_is_stored_anew(database: Database) -> None:
+    """Each poll once with what the last one kept and once without: the rows are the same."""
+    waits, tells = job(7), job(8, comment="synsched:task=image")
+    runs = job(7, on=[share("n1", 2)], start_time=150.0)
+    polls: list[list[Job]] = [
+        [waits, tells], [waits, tells], [runs, tells], [runs.with_run_time(60.0), replace(tells, nice=5)],
+        [replace(runs, run_time=90.0, name="other")], [replace(waits, submit_time=5.0), tells],
+    ]  # fmt: skip
+    stored: list[list[dict[str, object]]] = []
+    for columns in (JobColumns(), None):
+        database.write("DELETE FROM jobs")
+        for at, jobs in enumerate(polls, 200):
+            update_jobs(database, snapshot(jobs=jobs, time=float(at)), {"7", "8"}, columns)
+            if at == 201:
+                database.write("UPDATE jobs SET reshaped = 1 WHERE id = '7'")
+        stored.append(database.rows("SELECT * FROM jobs ORDER BY id"))
+    assert stored[0] == stored[1]

@@ -14,6 +14,7 @@ from slurmsched.backends.recorded import (
     RecordedBackend,
     Recording,
     RecordingError,
+    RecordingPacker,
     pack_recording,
     read_recording,
     unpack_recording,
@@ -168,3 +169,21 @@ def test_a_recorded_backend_shows_its_rounds_in_turn_and_changes_nothing() -> No
 def test_nothing_to_replay_is_said() -> None:
     with pytest.raises(BackendError, match="at least one"):
         RecordedBackend([])
+
+
+@given(st.lists(st.tuples(st.lists(jobs, max_size=4, unique_by=lambda one: one.id), names, times), max_size=4))
+def test_rounds_are_packed_as_if_each_was_the_first(rounds: list[tuple[list[Job], str, float]]) -> None:
+    packer = RecordingPacker()
+    for listed, cluster, run_time in rounds:
+        for at in (run_time, run_time + 1.5):  # the same jobs a moment later
+            seen = snapshot([node()], [one.with_run_time(at) for one in listed], at, cluster=cluster)
+            state = SchedulerState(held=frozenset(one.id for one in listed))
+            assert packer.pack(seen, state) == pack_recording(seen, state)
+
+
+def test_words_of_a_job_do_not_pose_as_its_run_time() -> None:
+    hostile = job(1, comment='","run_time":7,"x":"', name='"jobs":[]', run_time=3.0)
+    packer = RecordingPacker()
+    for at in (3.0, 4.0):
+        seen = snapshot([node()], [hostile.with_run_time(at)], cluster='"jobs":[]')
+        assert unpack_recording(packer.pack(seen, SchedulerState())).snapshot == seen

@@ -141,5 +141,5 @@ def test_nobodys_words_change_a_column_that_is_not_his(
     owned = {"Name", "Comment", "Account", "WCKey", "AllocNodes", "Feature"}
     assert list(seen) == list(expected)
     assert seen["2"] == expected["2"]
-    for column in seen["1"].values.keys() - owned:
-        assert seen["1"].values[column] == expected["1"].values[column]
+    for column in seen["1"].layout.columns.keys() - owned:
+        assert seen["1"].value(column) == expected["1"].value(column)
