@@ -207,6 +207,8 @@ class PlanExecution:
         return {**open_starts(self.progress), **returning}
 
     def _execute(self, numbered: Sequence[tuple[int, Operation]]) -> Sequence[tuple[JournalEntry, Outcome]]:
+        if not numbered:
+            return ()
         entries = self.journal.record_intents(self.round_id, numbered, self.clock.now())
         self.stale = True
         executed = tuple(zip(entries, self.backend.execute([operation for _, operation in numbered]), strict=True))

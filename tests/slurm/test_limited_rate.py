@@ -14,12 +14,17 @@ def test_a_round_under_a_limit_takes_its_time_and_starts_all_that_fits(mini: Min
     assert mini.synsched("run", "--once").code == 0  # from now on the hook holds jobs
     jobs = [mini.train("alice", "--gres=gpu:2", "-c", "4", hint="task=image") for _ in range(JOBS)]
 
-    said = mini.synsched("run", "--once", "--json", timeout=600)
-    assert said.code == 0, said.err
-    assert "slurmctld limits the rate of our requests (rl_enable): 15 changes are sent in 15 s" in said.err
-    tally = said.json["tally"]
-    assert tally["writes"] >= 2 * JOBS
-    print(f"\n{tally['writes']} changes at two requests a second took {tally['apply_s']:.0f} s")
+    changes: list[int] = []
+    for _ in range(3):
+        said = mini.synsched("run", "--once", "--json", timeout=600)
+        assert said.code == 0, said.err
+        tally = said.json["tally"]
+        changes.append(tally["writes"])
+        print(f"\n{tally['writes']} changes at two requests a second took {tally['apply_s']:.0f} s")
+        assert changes[1:] or "slurmctld limits the rate of our requests (rl_enable): 15 changes are sent" in said.err
+        if "left to the next round" not in said.err:
+            break
+    assert sum(changes) >= 2 * JOBS, "what did not fit into a round was in the next"
     mini.until("every job runs", lambda: all(mini.state(job) == "RUNNING" for job in jobs))
     assert mini.synsched("run", "--once").code == 0, "nothing was left open"
 

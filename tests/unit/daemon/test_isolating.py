@@ -150,7 +150,7 @@ def test_a_round_that_no_job_is_to_blame_for_fails_in_one_line(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    "where", ["slurmsched.daemon.scheduler.run_round", "slurmsched.daemon.scheduler.pack_recording"]
+    "where", ["slurmsched.daemon.scheduler.run_round", "slurmsched.backends.recorded.RecordingPacker.pack"]
 )
 def test_no_error_in_a_round_ends_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     world = World(tmp_path)

@@ -105,6 +105,17 @@ def test_a_round_does_not_wait_for_jobs_that_slurm_is_slow_to_start(tmp_path: Pa
     assert all(world.where()[job] for job in jobs)
 
 
+def test_a_round_does_not_wait_for_them_where_others_are_left_to_the_next(tmp_path: Path) -> None:
+    world, _ = limited(tmp_path, 100)
+    world.cluster.refused |= dict.fromkeys([world.submit(8) for _ in range(100)], "Priority")
+    began, said = world.clock.monotonic(), list[str]()
+    schedule_round(world.site(), world.store, world.clock, log=log_to(said))
+    assert world.clock.monotonic() - began <= world.settings.rounds.apply_timeout + 30
+    assert [message.partition(" released jobs ")[2] for message in said if "released" in message] == [
+        "have not started yet: the next round sees what became of them"
+    ]
+
+
 def test_a_round_waits_for_a_start_that_another_job_left_for(tmp_path: Path) -> None:
     world = World(tmp_path)
     long = world.submit(8)
