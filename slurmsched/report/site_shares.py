@@ -64,23 +64,31 @@ def site_shares(
 
 
 def site_shares_view(shares: SiteShares) -> RenderableType:
-    """One line per user: GPUs that they are entitled to, and GPU-hours used, with their part of all."""
+    """One line per user, and below it one per cluster: GPUs that the user is entitled to, GPU-hours used, and the part
+    of all that was used there."""
     columns = (
-        *(Column("USER"), Column("ENTITLED", right=True), Column("GPU-HOURS", right=True), Column("PART", right=True)),
-        *(Column("ENTITLED ON"), Column("USED ON")),
+        *(Column("USER"), Column("CLUSTER"), Column("ENTITLED", right=True), Column("GPU-HOURS", right=True)),
+        Column("PART", right=True),
     )
-    total = sum(sum(one.used.values()) for one in shares.users)
-    rows = [
-        (
-            one.user,
-            _sum(one.entitled),
-            "-" if shares.unknown else fixed(sum(one.used.values()) / _HOUR),
-            percent(sum(one.used.values()) / total if total else float("nan")),
-            _where(one.entitled),
-            _where({cluster: seconds / _HOUR for cluster, seconds in one.used.items()}),
+    totals = defaultdict[str, float](float)
+    for one in shares.users:
+        for cluster, seconds in one.used.items():
+            totals[cluster] += seconds
+
+    def row(user: str, cluster: str, entitled: float, used: float, total: float) -> tuple[str, ...]:
+        part = percent(used / total if total else float("nan"))
+        return (
+            *(user, cluster, fixed(entitled) if entitled >= _SMALLEST_SHOWN else "-"),
+            *("-" if shares.unknown else fixed(used / _HOUR), part),
         )
-        for one in shares.users
-    ]
+
+    rows: list[tuple[str, ...]] = []
+    for one in shares.users:
+        rows.append(row(one.user, "all", sum(one.entitled.values()), sum(one.used.values()), sum(totals.values())))
+        for cluster in sorted({*one.entitled, *one.used}):
+            entitled, used = one.entitled.get(cluster, 0.0), one.used.get(cluster, 0.0)
+            if entitled >= _SMALLEST_SHOWN or used:
+                rows.append(row("", cluster, entitled, used, totals[cluster]))
     head = (
         f"GPUs by tickets now, and GPU-hours of {duration(shares.at - shares.since)} to the last full hour by slurmdbd"
     )
@@ -89,12 +97,3 @@ def site_shares_view(shares: SiteShares) -> RenderableType:
     parts += [safe_line(f"usage is unknown: {shares.unknown}", "bold red")] if shares.unknown else []
     parts += [safe_line(f"{one.file}: {one.error}", "bold red") for one in shares.unread]
     return Group(*parts)
-
-
-def _sum(gpus: Mapping[str, float]) -> str:
-    return fixed(sum(gpus.values())) if gpus else "-"
-
-
-def _where(amounts: Mapping[str, float]) -> str:
-    shown = ((cluster, amount) for cluster, amount in sorted(amounts.items()) if amount >= _SMALLEST_SHOWN)
-    return ", ".join(f"{cluster} {fixed(amount)}" for cluster, amount in shown) or "-"

@@ -147,12 +147,15 @@ class TestShares:
 
     def test_over_all_clusters(self, shared: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         asked = self.slurmdbd(tmp_path, monkeypatch, f"cat <<'END'\n{self.USED}END")
-        assert shared.lines("status", "-M", "all", "--shares", columns=100) == [
+        assert shared.lines("status", "-M", "all", "--shares") == [
             "GPUs by tickets now, and GPU-hours of 7 d to the last full hour by slurmdbd",
-            "USER  ENTITLED GPU-HOURS PART ENTITLED ON USED ON",
-            "alice      3.0      30.0 75 % east 3.0    east 20.0, west 10.0",
-            "dora         -      10.0 25 % -           north 10.0",
-            "bob          -       0.0  0 % -           -",
+            "USER  CLUSTER ENTITLED GPU-HOURS  PART",
+            "alice all          3.0      30.0  75 %",
+            "      east         3.0      20.0 100 %",
+            "      west           -      10.0 100 %",
+            "dora  all            -      10.0  25 %",
+            "      north          -      10.0 100 %",
+            "bob   all            -       0.0   0 %",
             "west: no round has used tickets",
         ]
         words = asked.read_text().split()
@@ -180,6 +183,6 @@ class TestShares:
     ) -> None:
         self.slurmdbd(tmp_path, monkeypatch, answer)
         lines = shared.lines("status", "-M", "all", "--shares")
-        assert lines[2].split() == ["alice", "3.0", "-", "-", "east", "3.0", "-"]
+        assert [line.split() for line in lines[2:4]] == [["alice", "all", "3.0", "-", "-"], ["east", "3.0", "-", "-"]]
         assert said in "".join(lines)
         assert any(line.startswith("usage is unknown: ") for line in lines)
