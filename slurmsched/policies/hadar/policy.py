@@ -68,16 +68,16 @@ def build_problem(
     in_order = sorted(situation.jobs, key=lambda job: job.queue_key)
     classes = resources.demands.classes
     asked = {job.id: classes.of(job) for job in in_order}
-    first = {(job.reservation and job.id) or asked[job.id]: job for job in in_order}
+    of_asks = {(job.reservation and job.id) or asked[job.id]: job for job in in_order if _is_schedulable(job)}
     empty_cluster = EmptyCluster(
         pools,
         situation.snapshot,
         situation.knowledge,
         Proportional(),
-        gpu_types=_mixable_types(first.values(), types),
+        gpu_types=_mixable_types(of_asks.values(), types),
         classes=classes,
     )
-    never_fits = {asks for asks, job in first.items() if _is_schedulable(job) and empty_cluster.unmet_demand(job)}
+    never_fits = {asks for asks, job in of_asks.items() if empty_cluster.unmet_demand(job)}
     schedulable = [
         job
         for job in in_order

@@ -9,7 +9,7 @@ import pytest
 from slurmsched.backends.slurm.operation_commands import commands_for
 from slurmsched.backends.slurm.requests import DEFAULT_FORM
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Node, Operation, Reason, ReasonCode, Request, Verb
+from slurmsched.model import JobState, Node, Operation, Reason, ReasonCode, Request, Verb
 from slurmsched.policies import policy
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.hadar.policy import build_problem
@@ -118,6 +118,19 @@ def test_copies_of_one_job_have_a_part_of_it_each() -> None:
     queue = build_problem(situation(types("v100"), [*copies, alone], KNOWN)).queue
 
     assert [ask.remaining for ask in queue] == [3600.0] * 4 + [4 * 3600.0]
+
+
+@pytest.mark.parametrize("ended", [(1,), (2,), ()], ids=["the first has ended", "the last has ended", "both wait"])
+def test_what_fits_nowhere_is_not_on_the_market_also_beside_an_ended_job_that_asked_alike(
+    ended: tuple[int, ...],
+) -> None:
+    states = {number: JobState.FINISHED if number in ended else JobState.PENDING for number in (1, 2)}
+    huge = [job(number, 16, hint="model=m", state=state) for number, state in states.items()]
+    small = job(3, hint="model=m")
+
+    queue = build_problem(situation(types("v100"), [*huge, small], KNOWN)).queue
+
+    assert [ask.job for ask in queue] == ["3"]
 
 
 def test_a_running_job_moves_to_the_fast_gpus_where_that_pays() -> None:
