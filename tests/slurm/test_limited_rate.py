@@ -10,7 +10,8 @@ JOBS = 16
 
 
 def test_a_round_under_a_limit_takes_its_time_and_starts_all_that_fits(mini: Mini) -> None:
-    mini.configure(**{**SETTINGS, "cluster": {"timeout": 5}})
+    rounds = {**SETTINGS["rounds"], "apply_timeout": 60}
+    mini.configure(**{**SETTINGS, "cluster": {"timeout": 5}, "rounds": rounds})
     assert mini.synsched("run", "--once").code == 0  # from now on the hook holds jobs
     jobs = [mini.train("alice", "--gres=gpu:2", "-c", "4", hint="task=image") for _ in range(JOBS)]
 
