@@ -28,8 +28,8 @@ SETTINGS: dict[str, dict[str, object]] = {
     "guards": {"min_run_time": 5, "restart_cost": 1, "moves_per_round": 8},
     "checkpoint": {"lead": 3},
 }
-"""A round as on a site, only faster: seconds where a site has minutes. But for the time of its starts, which four clusters
-on two cores would use up."""
+"""A round as on a site, only faster: seconds where a site has minutes. But for the time of its starts, which four
+clusters on two cores would use up."""
 TIMERS: Final = (
     "--set", "SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=1,default_queue_depth=1000",
 )  # fmt: skip
