@@ -61,14 +61,15 @@ class ClusterSelection:
                     tickets[status.cluster] = ticket_shares(store)
                 except NoTicketsError:
                     tickets[status.cluster] = None
-        usage, unknown, period = dict[str, dict[str, float]](), "", (at - _USAGE_SECONDS, at)
-        cluster = self.invocations[0].settings.cluster
+        period, cluster = (at - _USAGE_SECONDS, at), self.invocations[0].settings.cluster
         try:
-            for user, used in read_usage(Commands(cluster.timeout, cluster.slurm_conf), *period).items():
-                if kept := {name: float(seconds) for name, seconds in used.items() if names is None or name in names}:
-                    usage[user] = kept
+            read, unknown = read_usage(Commands(cluster.timeout, cluster.slurm_conf), *period), ""
         except BackendError as error:
-            unknown = str(error)
+            read, unknown = {}, str(error)
+        chosen = (
+            (user, {name: used[name] for name in used if names is None or name in names}) for user, used in read.items()
+        )
+        usage = {user: used for user, used in chosen if used}
         return site_shares(tickets, usage, period, unread=self.unread, unknown=unknown)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 from rich.console import RenderableType
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from slurmsched.report.shares import TicketShares
     from slurmsched.report.site_shares import SiteShares
 
+    SharesT = TypeVar("SharesT", TicketShares, SiteShares)
 
 _MOST_ON_TERMINAL: Final = 50
 """Jobs that a terminal is shown without --limit."""
@@ -207,15 +208,18 @@ def _shares(invocation: Invocation, names: tuple[str, ...], users: tuple[str, ..
     """Returns the shares of these users, of all if there are none, on one cluster with its trades or on several."""
     from slurmsched.report.shares import ticket_shares  # noqa: PLC0415  # needs numpy: plain `status` starts without it
 
-    chosen = invocation
+    only = invocation
     if names:
         selection = select_clusters(invocation, names)
         if selection.only is None:
-            site = selection.shares(invocation.now(), None if ALL in names else frozenset(names))
-            return replace(site, users=tuple(share for share in site.users if not users or share.user in users))
-        chosen = selection.only
-    with chosen.open_readable() as store:
-        shares = ticket_shares(store)
+            return _of_users(selection.shares(invocation.now(), None if ALL in names else frozenset(names)), users)
+        only = selection.only
+    with only.open_readable() as store:
+        return _of_users(ticket_shares(store), users)
+
+
+def _of_users(shares: SharesT, users: tuple[str, ...]) -> SharesT:
+    """The shares of these users, of all if there are none."""
     return replace(shares, users=tuple(share for share in shares.users if not users or share.user in users))
 
 

@@ -112,17 +112,18 @@ class PlanProgress:
 
     def settled(self) -> bool:
         """Whether nothing is left to do and every job that was started runs or is gone."""
-        unfinished = (i for i in range(len(self.plan.operations)) if i not in self.done and not self.is_hopeless(i))
-        return next(unfinished, None) is None and not any(self.has_not_started(i) for i in self.starts.values())
+        return not self._has_unfinished() and not any(self.has_not_started(i) for i in self.starts.values())
 
     def left_to_slurm(self) -> int:
         """The number of released jobs that have not started, where nothing else is left: none of them had another job
         leave, and none waits for another to run. 0 where anything is left to do."""
-        unfinished = (i for i in range(len(self.plan.operations)) if i not in self.done and not self.is_hopeless(i))
         awaited = [i for i in self.starts.values() if self.has_not_started(i)]
         operations = [self.plan.operations[i] for i in awaited]
         moves = any(op.gone or op.standing or op.subject in self.requeues for op in operations)
-        return 0 if moves or next(unfinished, None) is not None else len(awaited)
+        return 0 if moves or self._has_unfinished() else len(awaited)
+
+    def _has_unfinished(self) -> bool:
+        return any(i not in self.done and not self.is_hopeless(i) for i in range(len(self.plan.operations)))
 
     def is_hopeless(self, index: int) -> bool:
         """Whether it can never be done: it is not permitted, a dependency failed, or no start needs it any more."""

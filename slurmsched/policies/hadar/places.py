@@ -130,9 +130,7 @@ class _Groups:
             return None
         if len(found) == 1:
             ((number, server, servers, position, kind, _, price), gpus) = found[0]
-            weight, cost = self.layout.factors[number] * gpus, _cost((gpus,), (price,))
-            taken, group = ((server, servers, position, gpus),), self.of_kind[kind]
-            return Place(((number, gpus),), (kind,), True, cost, taken, weight, gpus, group)
+            return self._in_one_pool((number, server, servers, position), kind, gpus, _cost((gpus,), (price,)))
         allocation = tuple(sorted((pool[0], gpus) for pool, gpus in found))
         return Place(
             allocation,
@@ -162,10 +160,13 @@ class _Groups:
                     best, least = found, order
         if best is None:
             return None
-        number, server, servers, position = best
-        weight, taken = self.layout.factors[number] * gpus, ((server, servers, position, gpus),)
-        place = Place(((number, gpus),), (kind,), True, least[0], taken, weight, gpus, self.of_kind[kind])
-        return kind, least[0], place
+        return kind, least[0], self._in_one_pool(best, kind, gpus, least[0])
+
+    def _in_one_pool(self, pool: tuple[int, int, ServerClass, int], kind: int, gpus: int, cost: float) -> Place:
+        """Returns the place of so many GPUs in one pool: its number, server, that server's class and position there."""
+        number, server, servers, position = pool
+        taken, weight = ((server, servers, position, gpus),), self.layout.factors[number] * gpus
+        return Place(((number, gpus),), (kind,), True, cost, taken, weight, gpus, self.of_kind[kind])
 
     def group_of(self, kinds: Iterable[int]) -> int:
         """Returns the group of these types; -1 if they are of several."""

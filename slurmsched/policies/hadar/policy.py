@@ -65,10 +65,10 @@ def build_problem(
     resources = resources or RoundResources.of(situation, Proportional())
     free, eligibility = resources.free, resources.eligibility
     pools, types = free.pools, free.pools.known_types
-    in_order = sorted(situation.jobs, key=lambda job: job.queue_key)
+    in_order = sorted(filter(_is_schedulable, situation.jobs), key=lambda job: job.queue_key)
     classes = resources.demands.classes
-    asked = {job.id: classes.of(job) for job in in_order}
-    of_asks = {(job.reservation and job.id) or asked[job.id]: job for job in in_order if _is_schedulable(job)}
+    asks = [job.id if job.reservation else classes.of(job) for job in in_order]
+    of_asks = dict(zip(asks, in_order, strict=True))
     empty_cluster = EmptyCluster(
         pools,
         situation.snapshot,
@@ -77,13 +77,11 @@ def build_problem(
         gpu_types=_mixable_types(of_asks.values(), types),
         classes=classes,
     )
-    never_fits = {asks for asks, job in of_asks.items() if empty_cluster.unmet_demand(job)}
+    never_fits = {alike for alike, job in of_asks.items() if empty_cluster.unmet_demand(job)}
     schedulable = [
         job
-        for job in in_order
-        if job.id not in situation.non_preemptible
-        and _is_schedulable(job)
-        and ((job.reservation and job.id) or asked[job.id]) not in never_fits
+        for alike, job in zip(asks, in_order, strict=True)
+        if job.id not in situation.non_preemptible and alike not in never_fits
     ]
     eligible_pools = {job.id: eligibility.pool_masks(job) for job in schedulable}
     usable = np.zeros(len(pools), dtype=np.bool_)
@@ -103,10 +101,7 @@ def build_problem(
         capacity[list(allocation.pools)] += np.where(usable[list(allocation.pools)], allocation.gpus, 0)
     type_of = np.array([types.index(kind) if kind else 0 for kind in pools.gpu_types], dtype=np.int64)
     servers = ServerPools(types, type_of, pools.node_of, np.asarray(capacity, dtype=np.int64))
-    copies, jobs = (
-        Counter(job.copy_of or job.id for job in in_order if _is_schedulable(job)),
-        _HadarJobs(situation, types),
-    )
+    copies, jobs = Counter(job.copy_of or job.id for job in in_order), _HadarJobs(situation, types)
     queue = tuple(
         _divide_work(jobs.of(job, jobs.types_in(eligible_pools[job.id], pools)), copies[job.copy_of or job.id])
         for job in schedulable
