@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -31,6 +32,7 @@ from slurmsched.backends.slurm.jobs import with_gpu_defaults, without_memory, wi
 from slurmsched.backends.slurm.limits import read_limits, read_preempting_qos
 from slurmsched.backends.slurm.operation_commands import commands_for
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
+from slurmsched.backends.slurm.restarts import RestartDelays
 from slurmsched.backends.slurm.squeue_table import read_origins
 from slurmsched.model import Association, JobId, Node, Operation, Outcome, Reservation, Snapshot, Verb
 from slurmsched.model.limits import NO_LIMITS, Limits
@@ -205,6 +207,7 @@ class SlurmBackend:
     """A Slurm cluster: reads from a `PollSource`, changes by commands only.
 
     `clock` returns unix seconds, `user` the name of the acting user; with `associations` shares of users are read too.
+    `monotonic` and `sleep` are for the second that a restart waits.
     """
 
     def __init__(
@@ -214,11 +217,16 @@ class SlurmBackend:
         clock: Callable[[], float],
         user: Callable[[], str] = effective_user,
         associations: bool = False,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._commands = commands
         self._source = source
         self._reader = ClusterReader(commands, source, clock, associations)
         self._user = user
+        self._restarts = RestartDelays(monotonic)
+        self._sleep = sleep
         self._forms: Mapping[JobId, RequestForm] = {}
         self._clock = clock
         self._identity: Identity | None = None
@@ -256,6 +264,7 @@ class SlurmBackend:
         self._commands.rate_limit = None if exempt else configuration.rate_limit
         poll = self._reader.poll()
         self._forms, self._remarks = poll.forms, poll.remarks
+        self._restarts.see(poll.snapshot)
         return poll.snapshot
 
     def activity(self) -> str:
@@ -301,6 +310,9 @@ class SlurmBackend:
         """Carries out the operations and reads back; see `Backend`. Raises UnreachableError, BackendError."""
         if not operations:
             return ()
+        released = (op.subject for op in operations if op.verb is Verb.RELEASE and op.permitted)
+        if (left := self._restarts.seconds_left(released)) > 0:
+            self._sleep(left)
         outcomes = BatchExecutor(self._commands, self._forms).execute(operations)
         if any(operation.verb is Verb.CONFIGURE for operation in operations):
             self._reader.invalidate()
