@@ -20,7 +20,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from slurmsched.arrays import Floats, Ints, Mask
-from slurmsched.policies.hadar.problem import HadarJob, ServerPools, TaskAllocation, Utility, utilities
+from slurmsched.policies.hadar.problem import ServerPools, TaskAllocation
+from slurmsched.policies.hadar.queue import PlacesByRow, QueueArrays
 
 _TIE: Final = 1e-9
 """Relative, far below any difference of utilities that counts."""
@@ -31,42 +32,42 @@ _LARGEST_MATRIX: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """`jobs` have the same request, `places` are the allocations to give, by who has them now. Those in `running` have
-    these GPUs already: on others they lose `restart_cost` seconds, which is a `part` of the next run."""
+    """The jobs in `rows` of the queue have the same request, `places` are the allocations to give, by who has them now.
+    Those in `running` have these GPUs already: on others they lose `restart_cost` seconds, which is a `part` of the
+    next run."""
 
-    jobs: Sequence[HadarJob]
-    places: Mapping[str, TaskAllocation]
-    running: Mapping[str, TaskAllocation]
+    queue: QueueArrays
+    rows: Ints
+    places: PlacesByRow
+    running: PlacesByRow
     servers: ServerPools
-    utility: Utility
     restart_cost: float
     part: float
 
 
-def assign(exchange: Exchange) -> dict[str, TaskAllocation]:
-    """Returns who gets which of the places. Ties go to who has the place."""
-    jobs, places, servers = exchange.jobs, [*exchange.places.values()], exchange.servers
+def assign(exchange: Exchange) -> dict[int, TaskAllocation]:
+    """Returns who gets which of the places, by row. Ties go to who has the place."""
+    rows, servers = exchange.rows, exchange.servers
+    holders = rows[exchange.places.has[rows]]
+    places = exchange.places.those_of(holders.tolist())
     offers = dict[tuple[frozenset[int], int], int]()
     offer_of = np.array([offers.setdefault(servers.offer(place), len(offers)) for place in places], dtype=np.int64)
     worth = _worth(exchange, [*offers])
-    is_in = np.array([job.job in exchange.running or job.job in exchange.places for job in jobs], dtype=np.bool_)
+    is_in = exchange.running.has[rows] | exchange.places.has[rows]
     chosen = _contenders(worth, is_in, len(places))
-    contenders = _Contenders.of(exchange, chosen, worth[chosen], offer_of)
+    contenders = _Contenders.of(exchange, rows[chosen], worth[chosen], (holders, places, offer_of))
     solve = _by_matrix if len(chosen) * len(places) <= _LARGEST_MATRIX else _by_offers
-    return {jobs[chosen[row]].job: places[column] for row, column in solve(contenders)}
+    row_of = rows[chosen].tolist()
+    return {row_of[number]: places[column] for number, column in solve(contenders)}
 
 
 def _worth(exchange: Exchange, offers: Sequence[tuple[frozenset[int], int]]) -> Floats:
     """Returns what each job is worth at each offer, minus infinity where it cannot run; [jobs, offers]."""
-    jobs, types = exchange.jobs, len(exchange.servers.types)
-    rates = np.array([(*job.throughput.consolidated, *job.throughput.spread) for job in jobs], dtype=np.float64)
+    queue, rows, types = exchange.queue, exchange.rows, len(exchange.servers.types)
     of_offer = [[kind + types * (servers > 1) for kind in kinds] for kinds, servers in offers]
-    rate = np.column_stack([rates[:, columns].min(axis=1) for columns in of_offer])
-    delays = [exchange.restart_cost if job.job in exchange.running else 0.0 for job in jobs]
-    begins = np.array([job.age + delay for job, delay in zip(jobs, delays, strict=True)])
-    remaining, runs = np.array([job.remaining for job in jobs], dtype=np.float64), rate > 0
-    completion = np.where(runs, begins[:, None] + remaining[:, None] / np.where(runs, rate, 1.0), inf)
-    return np.where(runs, utilities(exchange.utility, jobs, completion), -inf)
+    rate = np.column_stack([queue.rates[rows[:, None], columns].min(axis=1) for columns in of_offer])
+    delays = np.where(exchange.running.has[rows], exchange.restart_cost, 0.0)
+    return np.where(rate > 0, queue.utilities(rows, queue.completion_times(rows, rate, delays)), -inf)
 
 
 def _contenders(worth: Floats, is_in: Mask, places: int) -> Ints:
@@ -90,23 +91,24 @@ class _Contenders:
     own_worth: Floats
 
     @classmethod
-    def of(cls, exchange: Exchange, chosen: Ints, worth: Floats, offer_of: Ints) -> _Contenders:
-        jobs, running, part = [exchange.jobs[index] for index in chosen], exchange.running, exchange.part
+    def of(
+        cls, exchange: Exchange, rows: Ints, worth: Floats, given: tuple[Ints, Sequence[TaskAllocation], Ints]
+    ) -> _Contenders:
+        """`rows` are those of the jobs; `given` has the places to give: who has each now, the place and its offer."""
+        queue, running, part = exchange.queue, exchange.running, exchange.part
+        holders, places, offer_of = given
         columns = defaultdict[TaskAllocation, list[int]](list)
-        for column, place in enumerate(exchange.places.values()):
+        for column, place in enumerate(places):
             columns[place].append(column)
-        runs = [row for row, job in enumerate(jobs) if job.job in running]
-        rates = [exchange.servers.rate(jobs[row], running[jobs[row].job]) for row in runs]
-        ends = [[jobs[row].completion_time(rate)] for row, rate in zip(runs, rates, strict=True)]
-        completion = np.array(ends, dtype=np.float64).reshape(len(runs), 1)
-        held = np.zeros(len(jobs))
-        held[runs] = utilities(exchange.utility, [jobs[row] for row in runs], completion)[:, 0]
+        runs = np.flatnonzero(running.has[rows])
+        held_places, held = running.those_of(rows[runs].tolist()), np.zeros(len(rows))
+        held[runs] = queue.worth_at(rows[runs], held_places)
         worth, own_worth = worth.copy(), held * (1 + part)
         worth[runs] = worth[runs] * (1 - part) + held[runs, None] * part
-        own = {row: columns[place] for row in runs if (place := running[jobs[row].job]) in columns}
-        number = {job: column for column, job in enumerate(exchange.places)}
-        place_of = np.array([number.get(job.job, -1) for job in jobs], dtype=np.int64)
-        return cls(worth, place_of, offer_of, own, own_worth)
+        own = {row: columns[place] for row, place in zip(runs.tolist(), held_places, strict=True) if place in columns}
+        column_of = np.full(len(queue), -1, dtype=np.int64)
+        column_of[holders] = np.arange(len(holders))
+        return cls(worth, column_of[rows], offer_of, own, own_worth)
 
     def values(self) -> Floats:
         """Returns what each job is worth at each place; [jobs, places]."""
