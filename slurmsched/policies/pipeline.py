@@ -138,7 +138,10 @@ class Pipeline:
         admission = [step(session) for step in self.admission_steps]
 
         def admit(job: Job) -> bool:
-            return any(step.try_admit(job) for step in admission)
+            for step in admission:  # noqa: SIM110 `any` takes twice as long, and most jobs wait
+                if step.try_admit(job):
+                    return True
+            return False
 
         for job in promises.first() if self.keeps_promise else ():
             if session.needs_placement(job) and not admit(job):

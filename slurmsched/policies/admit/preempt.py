@@ -196,8 +196,10 @@ class Preempt:
             return False
         queue = self._current_queue()
         preemptible = self._count_preemptible(job, queue)
+        if not preemptible:
+            return False
         asked = session.attempt(job)
-        if not preemptible or preemptible <= self._failed.get(asked, 0):
+        if preemptible <= self._failed.get(asked, 0):
             return False
         attempt = asked, preemptible
         over_limit = self._over_move_limit.contains(attempt, session.eviction_epoch)
