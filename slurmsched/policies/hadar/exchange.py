@@ -182,34 +182,54 @@ _LEAST_GAIN: Final = 1e-12
 def _improve(worth: Floats, at: Ints) -> None:
     """Moves jobs along circles of offers until none gains. The last column of `worth` is to wait; `at` has the offer of
     each job, and is changed."""
-    nodes = worth.shape[1]
+    nodes, moves = worth.shape[1], _Moves(worth)
     least = _LEAST_GAIN * float(np.abs(worth[np.isfinite(worth)]).max(initial=0.0))
     gains = np.full((nodes, nodes), -inf)
     stale = set(range(nodes))
     for _ in range(_MOST_CIRCLES):
         for node in stale:
-            rows = np.flatnonzero(at == node)
-            gains[node] = (worth[rows] - worth[rows, node][:, None]).max(axis=0, initial=-inf)
-            gains[node, node] = -inf
+            gains[node] = moves.best_gains(at, node)
         circle = _gaining_circle(gains, least)
         if not circle:
             return
-        movers = [_by_gain(worth, at, here, there) for here, there in zip(circle, circle[1:] + circle[:1], strict=True)]
-        together = min(len(rows) for rows, _ in movers)
-        gained = np.sum([gain[:together] for _, gain in movers], axis=0)
+        edges = [*zip(circle, circle[1:] + circle[:1], strict=True)]
+        movers = [moves.by_gain(at, here, there) for here, there in edges]
+        together = min(map(len, movers))
+        gained = np.sum([moves.gain(rows[:together], *edge) for rows, edge in zip(movers, edges, strict=True)], axis=0)
         count = max(int(np.count_nonzero(gained > least)), 1)
-        for (rows, _), there in zip(movers, circle[1:] + circle[:1], strict=True):
+        for rows, (_, there) in zip(movers, edges, strict=True):
             at[rows[:count]] = there
         stale = set(circle)
 
 
-def _by_gain(worth: Floats, at: Ints, here: int, there: int) -> tuple[Ints, Floats]:
-    """Returns the jobs here that can move there, those that gain most first, and what each gains."""
-    rows = np.flatnonzero(at == here)
-    gain = worth[rows, there] - worth[rows, here]
-    order = np.argsort(-gain, kind="stable")
-    order = order[gain[order] > -inf]
-    return rows[order], gain[order]
+class _Moves:
+    """What jobs gain by moves from one offer to another."""
+
+    def __init__(self, worth: Floats) -> None:
+        self._worth: Floats = np.ascontiguousarray(worth.T)
+        """[offers, jobs]"""
+        self._order: dict[tuple[int, int], Ints] = {}
+        """By move the jobs that it is possible for, those that gain most first: sorted once, wherever they are."""
+
+    def gain(self, rows: Ints, here: int, there: int) -> Floats:
+        """Returns what each of these jobs gains."""
+        return np.asarray(self._worth[there, rows] - self._worth[here, rows], dtype=np.float64)
+
+    def best_gains(self, at: Ints, here: int) -> Floats:
+        """Returns the most that a job here gains by each move; minus infinity to stay."""
+        rows = np.flatnonzero(at == here)
+        best = (self._worth[:, rows] - self._worth[here, rows]).max(axis=1, initial=-inf)
+        best[here] = -inf
+        return np.asarray(best, dtype=np.float64)
+
+    def by_gain(self, at: Ints, here: int, there: int) -> Ints:
+        """Returns the jobs here that can move there, those that gain most first."""
+        if (here, there) not in self._order:
+            possible = np.flatnonzero(self._worth[there] > -inf)
+            order = np.argsort(-self.gain(possible, here, there), kind="stable")
+            self._order[here, there] = possible[order]
+        order = self._order[here, there]
+        return np.asarray(order[at[order] == here], dtype=np.int64)
 
 
 def _gaining_circle(gains: Floats, least: float) -> list[int]:
