@@ -255,8 +255,8 @@ _GIB: Final = 1024
 
 
 class _MarginalGains:
-    """The parts by which jobs would be faster with one more CPU or GiB for each GPU: computed once for all with the same
-    matrix, CPUs and memory."""
+    """The parts by which jobs would be faster with one more CPU or GiB for each GPU: computed once for all that have
+    the same matrix, CPUs and memory."""
 
     def __init__(self, pools: Pools, knowledge: Knowledge) -> None:
         self._pools, self._knowledge = pools, knowledge
