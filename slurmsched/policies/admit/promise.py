@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf, isinf
 from typing import Final
@@ -80,7 +80,7 @@ class Promises:
         self._session, self._kept, self._drains = session, kept or KeptPromise(), kept is not None
         self._unplaceable = FailedRequestCache()
         self._once_all_left: FreeResources | None = None
-        self._known_ends: dict[JobId, float] = {}
+        self._known_ends: dict[JobId, _End] = {}
         self._outlasting = _outlasting_slices(session)
         """The running jobs that leave when their slices are over and others are due: before they end by themselves."""
         self._all_take_turns = bool(self._outlasting) and all(
@@ -347,7 +347,7 @@ def _ends(
     by_slices: bool = False,
     preempts_now: bool = True,
     beside: Allocation | None = None,
-    known: dict[JobId, float] | None = None,
+    known: dict[JobId, _End] | None = None,
 ) -> Sequence[_End]:
     """Return the end of each job with an allocation, managed or not, of those that are about to start, and of those
     placed in this round, if `by_slices` that of their slices. A job that the newcomer may preempt, now or once it has
@@ -362,10 +362,11 @@ def _ends(
         held = session.running.get(job.id) or session.pools.held_by(job)
         if beside and on_nodes.isdisjoint(held.pools):
             continue
-        if job.id not in known:
-            known[job.id] = session.expected_end(job)
+        end = known.get(job.id)
+        if end is None or end.allocation is not held:
+            end = known[job.id] = _own_end(job, held, end.at if end else session.expected_end(job))
         free_from = _preemptible_at(session, newcomer, job, preempts_now=preempts_now)
-        ends.append(_first_end(job, held, known[job.id], free_from))
+        ends.append(end if free_from >= end.at else replace(end, at=free_from, certain=False))
     for starting, allocations in situation.starting.items():
         begins = situation.snapshot.jobs_by_id.get(starting)
         if begins is not None and begins.state is JobState.PENDING:
@@ -384,10 +385,10 @@ def _ends(
     return ends
 
 
-def _first_end(job: Job, held: Allocation, at: float, free_from: float) -> _End:
-    """Return the end of a running job that ends by itself at one time, and may be preempted from the other on."""
-    certain = free_from >= at and (job.time_limit is not None or job.end_time is not None)
-    return _End(min(at, free_from), job.start_time or 0.0, job.id, held, certain)
+def _own_end(job: Job, held: Allocation, at: float) -> _End:
+    """Return the end of a running job that nobody preempts."""
+    certain = job.time_limit is not None or job.end_time is not None
+    return _End(at, job.start_time or 0.0, job.id, held, certain)
 
 
 def promise_holds(session: Session) -> bool:

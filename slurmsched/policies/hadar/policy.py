@@ -27,6 +27,7 @@ from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import gang_of, why_single_type
 from slurmsched.policies.cluster.resources import Allocation, Pools
+from slurmsched.policies.empty_cluster import EmptyCluster
 from slurmsched.policies.hadar.places import FreeGpus, undominated
 from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
 from slurmsched.policies.hadar.problem import (
@@ -39,7 +40,7 @@ from slurmsched.policies.hadar.problem import (
 )
 from slurmsched.policies.hadar.servers import GangShapes
 from slurmsched.policies.orders import rank_by
-from slurmsched.policies.reasons import EmptyCluster, format_type_mix
+from slurmsched.policies.reasons import format_type_mix
 from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.stages import Entitlement, PreemptionRule, RoundResources, Situation
 
@@ -118,6 +119,8 @@ def _is_schedulable(job: Job) -> bool:
 
 def task_allocation(allocation: Allocation) -> TaskAllocation:
     """Returns the GPUs of an allocation by pool."""
+    if len(allocation.pools) == 1:
+        return ((allocation.pools[0], allocation.gpus[0]),)
     return tuple(sorted(zip(allocation.pools, allocation.gpus, strict=True)))
 
 
@@ -243,6 +246,8 @@ def _on_faster_idle_types(
 ) -> Mapping[JobId, TaskAllocation]:
     """Returns the round with those new jobs that have `estimates` on the GPUs that these say are fastest, out of their
     own and those that nobody else gets: an estimate chooses among idle GPUs, and outbids nobody."""
+    if not estimates.keys() & allocations.keys():
+        return allocations
     chosen, servers, shapes = dict(allocations), problem.servers, GangShapes()
     no_price = np.zeros(len(servers.capacity))
     free = FreeGpus.of(servers, servers.free_after(chosen.values()), no_price, lambda *_: 0.0)
@@ -422,8 +427,9 @@ def _types_by_job(
     }
 
 
-def _held_by_type(job: Job) -> Counter[str]:
-    held = Counter[str]()
+def _held_by_type(job: Job) -> Mapping[str, int]:
+    held = dict[str, int]()
     for share in job.allocations:
-        held[share.gpu_type] += share.resources.gpus
+        if share.resources.gpus:
+            held[share.gpu_type] = held.get(share.gpu_type, 0) + share.resources.gpus
     return held
