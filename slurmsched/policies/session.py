@@ -117,8 +117,8 @@ class Session:
                 classes=resources.demands.classes,
             )
         self.running: dict[JobId, Allocation] = dict(resources.running)
-        for job_id, allocation in self.running.items():
-            self._record_group_nodes(job_id, allocation)
+        for job_id in filter(self.running.__contains__, entitlement.anti_affinity):
+            self._record_group_nodes(job_id, self.running[job_id])
         self.shrunk: dict[JobId, Allocation] = {}  # what running jobs will have that are restarted with less
         self.placements: dict[JobId, Placement] = {}
         self.victims: dict[JobId, JobId] = {}

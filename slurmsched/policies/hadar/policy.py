@@ -350,7 +350,7 @@ class HadarPrices:
                 frozenset(kept or {}),
                 self.name,
             ),
-            gpu_types={job: frozenset(kinds) for job, kinds in types.items()},
+            gpu_types=_due_types(types),
             rates={
                 (job.job, kind): rate
                 for job in problem.queue
@@ -379,6 +379,8 @@ class _PayoffOrder:
     kept: frozenset[JobId]
     name: str
     _keeping: dict[JobId, bool] = field(default_factory=dict)
+    _texts: dict[tuple[tuple[str, int], ...], str] = field(default_factory=dict)
+    """What explains GPUs of each type."""
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
         return rank_by(
@@ -413,7 +415,10 @@ class _PayoffOrder:
         if job.id in self.kept:
             return "ends in this round"
         kinds = self.types.get(job.id)
-        return f"pays for {format_type_mix(kinds)}" if kinds else "no GPUs at these prices"
+        if not kinds:
+            return "no GPUs at these prices"
+        mix = tuple(kinds.items())
+        return self._texts.get(mix) or self._texts.setdefault(mix, f"pays for {format_type_mix(kinds)}")
 
 
 def _types_by_job(
@@ -425,6 +430,13 @@ def _types_by_job(
         job: {servers.types[kind]: gpus for kind, gpus in servers.gpus_by_type(allocation).items()}
         for job, allocation in allocations.items()
     }
+
+
+def _due_types(types: Mapping[JobId, Mapping[str, int]]) -> dict[JobId, frozenset[str]]:
+    """Returns the types of each job; the same object for the same ones."""
+    known = dict[tuple[str, ...], frozenset[str]]()
+    keys = {job: tuple(kinds) for job, kinds in types.items()}
+    return {job: known.setdefault(key, frozenset(key)) for job, key in keys.items()}
 
 
 def _held_by_type(job: Job) -> Mapping[str, int]:

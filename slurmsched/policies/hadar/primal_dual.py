@@ -314,6 +314,7 @@ class PricedRound:
     def __init__(self, scheduler: HadarScheduler, queue: Sequence[HadarJob], servers: ServerPools) -> None:
         self._scheduler, self._servers = scheduler, servers
         self._queue = QueueArrays(queue, servers, scheduler.make_utility(queue, servers))
+        self._held: tuple[Mapping[str, TaskAllocation], PlacesByRow] | None = None
 
     @cached_property
     def _prices(self) -> Prices:
@@ -326,20 +327,19 @@ class PricedRound:
 
     def decide(self, running: Mapping[str, TaskAllocation]) -> dict[str, TaskAllocation]:
         """Returns the allocations of the jobs that run in the coming round."""
-        held = dict(running)
-        kept = self.solve(held)
+        kept = self.solve(running)
         if not self._scheduler.may_migrate:
             return kept
-        if not held:
-            return self.exchange(kept, held)
+        if not running:
+            return self.exchange(kept, running)
         restarted = self.solve({})
         unmoved = {
-            job: held[job]
+            job: running[job]
             for job in restarted
-            if job in held and _same_counts(self._servers, restarted[job], held[job])
+            if job in running and _same_counts(self._servers, restarted[job], running[job])
         }
-        kept, restarted = (self.exchange(allocations, held) for allocations in (kept, self.solve(unmoved)))
-        return restarted if self.total_utility(restarted, held) > self.total_utility(kept, held) else kept
+        kept, restarted = (self.exchange(allocations, running) for allocations in (kept, self.solve(unmoved)))
+        return restarted if self.total_utility(restarted, running) > self.total_utility(kept, running) else kept
 
     def solve(self, running: Mapping[str, TaskAllocation]) -> dict[str, TaskAllocation]:
         """Returns the running allocations, and new ones for the other jobs."""
@@ -359,7 +359,7 @@ class PricedRound:
         """Returns the same places, given anew to the jobs with the same request, waiting ones included, so that the
         total utility is highest. A restart costs its part of the next run."""
         queue, servers, scheduler = self._queue, self._servers, self._scheduler
-        places, held = PlacesByRow(queue, allocations), PlacesByRow(queue, running)
+        places, held = PlacesByRow(queue, allocations), self._held_by_row(running)
         given, gone, jobs = dict[str, TaskAllocation](), set[str](), queue.jobs
         part = min(1.0 / RUN_OVER_RESTART, scheduler.restart_cost / scheduler.period)
         for rows in queue.with_same_request:
@@ -370,10 +370,16 @@ class PricedRound:
                 gone.update(jobs[row].job for row in holders if row not in new)
         return {job: place for job, place in allocations.items() if job not in gone} | given
 
+    def _held_by_row(self, running: Mapping[str, TaskAllocation]) -> PlacesByRow:
+        """Returns the running allocations by row: once for the same object, since they are compared with several."""
+        if self._held is None or self._held[0] is not running:
+            self._held = running, PlacesByRow(self._queue, running)
+        return self._held[1]
+
     def total_utility(self, allocations: Mapping[str, TaskAllocation], running: Mapping[str, TaskAllocation]) -> float:
         """Returns the sum of utilities, less a restart for every running job that loses or changes its allocation."""
         queue, cost = self._queue, self._scheduler.restart_cost
-        now, held = PlacesByRow(queue, allocations), PlacesByRow(queue, running)
+        now, held = PlacesByRow(queue, allocations), self._held_by_row(running)
         restarts = [
             held.of_row.get(row, place) != place for row, place in zip(now.rows.tolist(), now.places, strict=True)
         ]
