@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import Final
 
@@ -131,8 +132,7 @@ def _by_offers(of: _Contenders) -> Iterator[tuple[int, int]]:
     waiting = of.worth.shape[1]
     worth, has = np.column_stack((of.worth, np.zeros(len(of.worth)))), np.flatnonzero(of.place_of >= 0)
     entitled = _entitled(of)
-    for row in entitled:
-        worth[row, of.offer_of[of.own[row][0]]] = of.own_worth[row]
+    worth[entitled, of.offer_of[[of.own[row][0] for row in entitled]]] = of.own_worth[entitled]
     worth[has, of.offer_of[of.place_of[has]]] *= 1 + _TIE
     at = np.full(len(worth), waiting)
     at[has] = of.offer_of[of.place_of[has]]
@@ -143,33 +143,37 @@ def _by_offers(of: _Contenders) -> Iterator[tuple[int, int]]:
 def _entitled(of: _Contenders) -> list[int]:
     """Returns the running jobs that may count on a place that they have: where fewer of these are given than jobs have
     the same one, those who would lose most."""
-    gain = {row: of.own_worth[row] - of.worth[row, of.offer_of[columns[0]]] for row, columns in of.own.items()}
+    rows, first = np.array([*of.own], dtype=np.int64), [columns[0] for columns in of.own.values()]
+    gain = of.own_worth[rows] - of.worth[rows, of.offer_of[first]]
     left, entitled = {columns[0]: len(columns) for columns in of.own.values()}, list[int]()
-    for row in sorted(gain, key=lambda row: -gain[row]):
-        if left[of.own[row][0]]:
-            left[of.own[row][0]] -= 1
-            entitled.append(row)
+    for number in np.argsort(-gain, kind="stable").tolist():
+        if left[first[number]]:
+            left[first[number]] -= 1
+            entitled.append(int(rows[number]))
     return entitled
 
 
 def _places(of: _Contenders, entitled: Sequence[int], at: Ints, waiting: int) -> Iterator[tuple[int, int]]:
     """Yields a place of its offer for each job that has one: its own if it can be, else the one that it has now."""
     free, place_of, offer_of = dict.fromkeys(range(len(of.offer_of))), of.place_of.tolist(), of.offer_of.tolist()
-    rest = dict.fromkeys(np.flatnonzero(at < waiting).tolist())
-    wishes = [
-        *((row, [place_of[row]]) for row in entitled if place_of[row] in of.own[row]),
-        *((row, of.own[row]) for row in (*entitled, *of.own)),
-        *((row, [place_of[row]]) for row in [*rest]),
-    ]
+    rest, offers = dict.fromkeys(np.flatnonzero(at < waiting).tolist()), at.tolist()
+    wishes = chain(
+        ((row, (place_of[row],)) for row in entitled if place_of[row] in of.own[row]),
+        ((row, of.own[row]) for row in chain(entitled, of.own)),
+        ((row, (place_of[row],)) for row in [*rest]),
+    )
     for row, columns in wishes:
-        column = next((one for one in columns if one in free and offer_of[one] == at[row]), None)
-        if column is not None and row in rest:
-            del free[column], rest[row]
-            yield row, column
+        if row in rest:
+            offer = offers[row]
+            for column in columns:
+                if column in free and offer_of[column] == offer:
+                    del free[column], rest[row]
+                    yield row, column
+                    break
     left = defaultdict[int, list[int]](list)
     for column in reversed(free):
         left[offer_of[column]].append(column)
-    yield from ((row, left[int(at[row])].pop()) for row in rest)
+    yield from ((row, left[offers[row]].pop()) for row in rest)
 
 
 _MOST_CIRCLES: Final = 2000
