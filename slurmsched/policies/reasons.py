@@ -259,9 +259,9 @@ class _NeverFits:
         self._known = dict[ResourceDemand, str]()
 
     def unmet_demand(self, job: Job) -> str:
-        demand = self._session.demands.of(job)
         if not self._alike:
             return self._empty.unmet_demand(job)
+        demand = self._session.demands.of(job)
         if demand not in self._known:
             self._known[demand] = self._empty.unmet_demand(job)
         return self._known[demand]

@@ -19,10 +19,8 @@ from slurmsched.policies.stages import NO_ENTITLEMENT, Entitlement, Order, Round
 from slurmsched.policies.tiers import Tiers
 
 
-def completing_reason(job: Job) -> Reason | None:
-    """Return why the job cannot be placed yet if its previous run is completing, else None."""
-    if job.state is not JobState.COMPLETING:
-        return None
+def completing_reason(job: Job) -> Reason:
+    """Return why the job cannot be placed yet: its previous run is completing."""
     return Reason(ReasonCode.FREED_SOON, {"jobs": "its previous run", "nodes": ", ".join(job.nodes)})
 
 
@@ -242,8 +240,8 @@ class Session:
 
     def needs_placement(self, job: Job) -> bool:
         """Whether the job has no allocation and may have one: what else keeps it is recorded as its reason to wait."""
-        if why := completing_reason(job):
-            self.reasons[job.id] = why
+        if job.state is JobState.COMPLETING:
+            self.reasons[job.id] = completing_reason(job)
             return False
         if job.id in self.entitlement.postponed:
             self.reasons[job.id] = self.entitlement.postponed[job.id]

@@ -161,10 +161,6 @@ class Promises:
         waited = situation.snapshot.time - since - situation.knowledge.executed_seconds(job)
         return job.state is JobState.PENDING and waited >= LONG_WAIT * situation.period
 
-    def is_made_to(self, job: Job) -> bool:
-        """Whether the job is promised a start: then it had its turn."""
-        return self._session.promise is not None and self._session.promise.job == job.id
-
     def passed_over(self, job: Job) -> None:
         """Promise a newcomer that no step admits a start if it is the first, or record that it waits for the first."""
         session = self._session
