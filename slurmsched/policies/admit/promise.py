@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from math import inf, isinf
 from typing import Final
@@ -106,7 +107,7 @@ class Promises:
                 session.saved_moves = self._kept.saved_moves
             yield kept
         seen, tried = set[ResourceDemand](), 0
-        for job in self._overtaken() if session.promise is None else ():
+        for job in self._overtaken if session.promise is None else ():
             demand = session.demands.of(job)
             skipped = self._gives_way(job) or demand in seen or not session.needs_placement(job)
             if skipped or not _may_be_promised(session, job) or next(self._above(job), None) is not None:
@@ -136,6 +137,7 @@ class Promises:
         ranks, widest_before = self._never_ran
         return widest_before[bisect_left(ranks, session.rank_of[job.id])] > job.gpus
 
+    @cached_property
     def _overtaken(self) -> Sequence[Job]:
         """Return the waiting jobs of several GPUs that rank behind one that came later, the first by submission first.
         Others need no more than the order: what it prefers to them came before them."""
@@ -325,15 +327,20 @@ def _waits_for_moves(session: Session, job: Job) -> bool:
 
 def _preemptible_at(session: Session, newcomer: Job, job: Job, *, preempts_now: bool) -> float:
     """Return when the newcomer may preempt the running job, in unix seconds; infinite if nobody knows, or if it may now
-    and neither `preempts_now` nor waits for moves."""
+    and that does not matter."""
     situation, now = session.situation, session.situation.snapshot.time
     if not session.preempts or job.id not in session.jobs or not session.may_preempt(newcomer, job):
         return inf
     if job.id in situation.preemptible_from:
         return max(situation.preemptible_from[job.id], now)
-    has_moves = situation.max_moves > 0 or situation.starts_only
-    counts = preempts_now and has_moves and session.entitlement.utility is None
-    return now if (counts or _waits_for_moves(session, newcomer)) and session.may_leave(job.id) else inf
+    return now if _preempts_now(session, newcomer, counts=preempts_now) and session.may_leave(job.id) else inf
+
+
+def _preempts_now(session: Session, newcomer: Job, *, counts: bool) -> bool:
+    """Whether it matters that the newcomer may preempt jobs now: if that `counts` and there are moves, or if it waits
+    for moves."""
+    has_moves = session.situation.max_moves > 0 or session.situation.starts_only
+    return (counts and has_moves and session.entitlement.utility is None) or _waits_for_moves(session, newcomer)
 
 
 def _ends(
@@ -351,6 +358,7 @@ def _ends(
     `known` are the ends by themselves of running jobs, which is added to."""
     known = {} if known is None else known
     situation, ends, node_of = session.situation, list[_End](), session.pools.node_of
+    early = bool(situation.preemptible_from) or _preempts_now(session, newcomer, counts=preempts_now)
     on_nodes = set(np.flatnonzero(np.isin(node_of, node_of[list(beside.pools)])).tolist() if beside else ())
     for job in situation.snapshot.holders:
         if job.id in session.victims:
@@ -361,7 +369,7 @@ def _ends(
         end = known.get(job.id)
         if end is None or end.allocation is not held:
             end = known[job.id] = _own_end(job, held, end.at if end else session.expected_end(job))
-        free_from = _preemptible_at(session, newcomer, job, preempts_now=preempts_now)
+        free_from = _preemptible_at(session, newcomer, job, preempts_now=preempts_now) if early else inf
         ends.append(end if free_from >= end.at else replace(end, at=free_from, certain=False))
     for starting, allocations in situation.starting.items():
         begins = situation.snapshot.jobs_by_id.get(starting)

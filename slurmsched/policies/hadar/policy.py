@@ -235,7 +235,7 @@ def _no_faster(rates: Mapping[str, float], most: float, but_for: Container[str])
 def _known_rates(profile: Profile | None, named: str, gpus: int) -> Mapping[str, float]:
     """Returns the rates of a profile, as parts of that on the named type; empty where that is not known, or several
     nodes make a difference."""
-    if profile is None or named not in profile.scaling or any([of.apart for of in profile.scaling.values()]):
+    if profile is None or named not in profile.scaling or any(of.apart for of in profile.scaling.values()):
         return {}
     full = profile.scaling[named].rate_at(gpus)
     return {kind: scaling.rate_at(gpus) / full for kind, scaling in profile.scaling.items()} if full > 0 else {}
