@@ -212,8 +212,10 @@ class Knowledge:
         if known is not None and known.runs:
             return known.mean
         executed = self.executed_seconds(job)
-        limits = (job.hints.duration, job.time_limit)
-        return next((seconds - executed for seconds in limits if seconds is not None and seconds > executed), inf)
+        for seconds in (job.hints.duration, job.time_limit):
+            if seconds is not None and seconds > executed:
+                return seconds - executed
+        return inf
 
     def latest_remaining_seconds(self, job: Job) -> float:
         """Returns the seconds after which a job without a time limit has ended, for what others are promised: in 19 of

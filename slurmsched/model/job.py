@@ -173,6 +173,8 @@ class Job:
 
         Ties go by number, so job 9 comes before job 10 and task 7_9 before 7_10.
         """
+        if self.id.isdecimal():
+            return self.submit_time, int(self.id), -1, self.id
         number, _, task = self.id.partition("_")
         return (
             self.submit_time,

@@ -119,6 +119,8 @@ class LimitAccount:
     def reached(self, job: Job) -> Reason | None:
         """Return the limit by which Slurm would not start the job as it was submitted, with what is in use now; None
         if none does. A job in several partitions may start if one of them lets it."""
+        if not self._table.enforced:
+            return None
         by_partition = [self._reached(job, limits) for limits in self._limits(job)]
         return by_partition[0] if by_partition and None not in by_partition else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -10,193 +10,43 @@ from typing import Final
 import numpy as np
 
 from slurmsched.arrays import Ints
-from slurmsched.knowledge import Knowledge
 from slurmsched.model import (
     Job,
     JobId,
     NodeAllocation,
     Reason,
     ReasonCode,
-    Request,
     Resources,
-    Snapshot,
     Target,
 )
 from slurmsched.model.reasons import format_percent, pluralise, shorter_limit, time_of_day
 from slurmsched.policies.closed import ClosedNodes
-from slurmsched.policies.cluster.demand import DemandCache, DemandClasses, DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.eligibility import Eligibility, closed_nodes, parse_constraint
-from slurmsched.policies.cluster.gang import Gang, leaves_node_count, why_single_type
-from slurmsched.policies.cluster.resources import FreeResources, Pools, managed_gpus
-from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
+from slurmsched.policies.cluster.eligibility import Eligibility, closed_nodes
+from slurmsched.policies.cluster.gang import why_single_type
+from slurmsched.policies.cluster.resources import managed_gpus
+from slurmsched.policies.empty_cluster import EmptyCluster, least_on_node
 from slurmsched.policies.place.placement import FIRST_FIT, find_placement
 from slurmsched.policies.session import Session
-from slurmsched.policies.sizes import Sizing, resources_on_node
-
-
-class EmptyCluster:
-    """The cluster with nothing on it, all nodes in any state: tells what a job requests beyond it."""
-
-    def __init__(
-        self,
-        pools: Pools,
-        snapshot: Snapshot,
-        knowledge: Knowledge,
-        sizing: Sizing,
-        *,
-        gpu_types: Mapping[JobId, frozenset[str]] | None = None,
-        classes: DemandClasses | None = None,
-    ) -> None:
-        """`classes` are those of the same knowledge, if others have them too."""
-        self._free = FreeResources.of_empty_cluster(pools)
-        names = {partition for node in snapshot.nodes for partition in node.partitions}
-        nodes = {name: frozenset(n.name for n in snapshot.nodes if name in n.partitions) for name in names}
-        self._eligibility = Eligibility(pools, snapshot, nodes, ever=True)
-        self._demands = DemandCache(pools, self._eligibility, knowledge, sizing, gpu_types=gpu_types, classes=classes)
-        self._answers: dict[ResourceDemand, str] = {}
-        self._choices: dict[tuple[Request, tuple[str, ...]], str] = {}
-        self._mixes = not bool(pools.on_single_type_node.all())
-
-    def unmet_demand(self, job: Job) -> str:
-        """Return what the job requests beyond the empty cluster, for people; empty where it fits."""
-        job = replace(job, reservation="") if job.reservation else job
-        demand = self._demands.of(job)
-        if demand not in self._answers:
-            fits = find_placement(demand, DemandLevel.MINIMUM, self._free, FIRST_FIT) is not None
-            self._answers[demand] = "" if fits else self._too_much(job, demand)
-        return self._answers[demand]
-
-    def _too_much(self, job: Job, demand: ResourceDemand) -> str:
-        request, partition = job.original_request, ",".join(job.partitions)
-        try:
-            parse_constraint(request.features)
-        except PolicyError as error:
-            return str(error)
-        if demand.gang.shards and (missing := self._missing_shards(job, demand.gang.shards)):
-            return missing
-        if not demand.single_node:
-            wanted = f"nodes with {request.gpu_type} GPUs" if request.gpu_type else "nodes with GPUs"
-            wanted = wanted if request.gpus or request.shards else "nodes"
-            matching = " that match its constraint and node lists" if _has_node_constraints(job) else ""
-            return f"{wanted} in partition {partition}{matching}; there are none"
-        pools = np.flatnonzero(np.logical_or.reduce([option.mask for option in demand.single_node]))
-        gpus = np.sort(self._free.gpus[pools])[::-1]
-        return _too_many_gpus(demand.gang, gpus) or self._too_many_cpus_or_memory(demand, pools)
-
-    def _missing_shards(self, job: Job, each: int) -> str:
-        anywhere = replace(job, original_request=replace(job.original_request, shards=0))
-        masks = self._eligibility.pool_masks(anywhere)
-        most = max((int(self._free.pools.shards[mask].max(initial=0)) for mask in masks if mask.any()), default=each)
-        if not most:
-            return "shards, but the GPUs it may use have none: see gres/shard in slurm.conf"
-        return f"{pluralise(each, 'shard')} of one GPU; the GPUs have {most}" if each > most else ""
-
-    def slurm_chooses(self, job: Job) -> str:
-        """Return why only Slurm can place a waiting job: it divides GPUs unevenly over nodes; and to a job that names
-        no GPU type it may give several types of a node, and chooses the GPU of shards there. Empty where there are no
-        such nodes, and where whole GPUs of one type would do once they are free."""
-        request = job.original_request
-        divides = request.gpus > 1 and leaves_node_count(request) and request.max_nodes is None
-        if not divides and (not self._mixes or request.gpu_type or not (request.shards or request.gpus)):
-            return ""
-        key = request, job.partitions
-        if key not in self._choices:
-            self._choices[key] = self._choice_of_slurm(job)
-        return self._choices[key]
-
-    def _choice_of_slurm(self, job: Job) -> str:
-        request, pools = job.original_request, self._free.pools
-        if not request.shards and not self.unmet_demand(job):
-            return ""
-        nodes = max(request.nodes, 1)
-        shards, gpus = -(-request.shards // nodes), request.gpus_per_node or -(-request.gpus // nodes)
-        anywhere = replace(job, original_request=replace(request, shards=0))
-        types = defaultdict[str, Counter[str]](Counter)
-        for pool in np.flatnonzero(np.logical_or.reduce(self._eligibility.pool_masks(anywhere) or [[False]])):
-            node = pools.node(int(pool))
-            if not request.pinned or node.name in request.pinned:
-                types[node.name] = Counter(gpu.type for gpu in node.gpus if gpu.shards >= shards)
-        mixed = [of_node for of_node in types.values() if len(of_node) > 1 and of_node.total() >= gpus]
-        if not mixed or request.gpu_type:
-            there = sum(of_node.total() for of_node in types.values())
-            uneven = leaves_node_count(request) and request.max_nodes is None and there >= request.gpus > 1
-            if uneven and any(of_node.total() >= request.gpus for of_node in types.values()):
-                return "no node has the CPUs and memory for all its GPUs, and only Slurm knows if it may divide them"
-            return "its nodes would have different numbers of its GPUs, and Slurm divides them" if uneven else ""
-        if request.shards:
-            choice = "it asks for shards of any GPU type, and Slurm chooses one on nodes with several"
-            return f"{choice}: name one, as in --gres=shard:{min(min(mixed, key=min))}:{shards}"
-        return "only nodes with GPUs of several types have so many of any type, and Slurm chooses among them"
-
-    def _too_many_cpus_or_memory(self, demand: ResourceDemand, pools: Ints) -> str:
-        parts = demand.gang.parts_per_node or -(-demand.gang.parts // demand.gang.max_nodes)
-        of_pools = self._free.pools
-        nodes = of_pools.node_of[pools]
-        cpus, memory = _least_on_node(of_pools, demand, parts, {int(kind) for kind in of_pools.kind_of[pools]})
-        if cpus > (largest := int(of_pools.cpus[nodes].max())):
-            return f"{pluralise(cpus, 'CPU')} on one node; the largest has {largest}"
-        if memory > (largest := int(of_pools.memory[nodes].max())):
-            return f"{memory} MiB of memory on one node; the largest has {largest}"
-        return "this combination of GPUs, CPUs and memory on its nodes"
-
-
-def _least_on_node(pools: Pools, demand: ResourceDemand, parts: int, kinds: Iterable[int]) -> tuple[int, int]:
-    """Return the fewest CPUs and the least MiB that so many parts take on a node of one of these kinds."""
-    on_node = [
-        resources_on_node(
-            demand.gang,
-            demand.ranges[kind].minimum.cpus,
-            demand.ranges[kind].minimum.memory,
-            parts,
-            memory_parts=parts,
-            units=pools.kinds[kind].cpu_units(demand.gang.request.threads_per_core),
-        )
-        for kind in kinds
-    ]
-    return min((cpus for cpus, _ in on_node), default=0), min((memory for _, memory in on_node), default=0)
-
-
-def _too_many_gpus(gang: Gang, gpus: Ints) -> str:
-    """Return what is too much by GPUs alone, empty if nothing is. `gpus` is by pool, the largest first."""
-    asked, largest = gang.request.gpus, int(gpus[: gang.max_nodes].sum())
-    parts = gang.parts_per_node or -(-gang.parts // gang.max_nodes)
-    enough = int((gpus >= parts * gang.gpus_per_part).sum())
-    if gang.max_nodes == 1 and largest < asked:
-        any_number = leaves_node_count(gang.request) and gang.request.max_nodes is None
-        whole = f"; the nodes that it may use have {int(gpus.sum())} in all"
-        return pluralise(asked, "GPU") + (whole if any_number else f" on one node; the largest has {largest}")
-    if asked and gang.parts < gang.min_nodes:
-        return f"a GPU on each of {gang.min_nodes} nodes, but only {pluralise(asked, 'GPU')} in all"
-    if largest < asked:
-        return f"{asked} GPUs on {pluralise(gang.max_nodes, 'node')}; the largest have {largest} together"
-    if enough < gang.min_nodes and not asked:
-        return f"{pluralise(gang.min_nodes, 'node')}; only {enough} {'is' if enough == 1 else 'are'} suitable"
-    if enough < gang.min_nodes:
-        nodes, each = pluralise(gang.min_nodes, "node"), pluralise(parts * gang.gpus_per_part, "GPU")
-        return f"{nodes} with {each} each; {enough} {'has' if enough == 1 else 'have'} that many"
-    return ""
-
-
-def _has_node_constraints(job: Job) -> bool:
-    return bool(job.original_request.features or job.original_request.pinned or job.original_request.excluded)
 
 
 def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dict[JobId, Reason]]:
     """Return the targets and the waiting jobs of a finished session, each with its reasons."""
     targets, waits, passed_over = dict[JobId, Target](), list[Job](), False
+    speeds = _RelativeSpeeds(session)
     for ranked in session.ranking:
         job = session.jobs[ranked.job]
         if job.id in session.running:
             why = session.reasons.get(job.id, Reason(ReasonCode.KEEPS_LEASE))
-            targets[job.id] = _target(session, job, job.allocations, (why,))
+            targets[job.id] = _target(session, speeds, job, job.allocations, (why,))
         elif job.id in session.placements:
             allocations = session.placements[job.id].node_allocations(session.pools)
             first = session.reasons.get(job.id) or _starting_reason(session, job, order_name, passed_over)
             no_choice = session.demands.of(job).needs_mix and not session.entitlement.mixes_types
             leading = (first,) if no_choice else _with_mix(first, allocations)
             where = (Reason(session.node_score.reason),) if session.node_score.reason else ()
-            reasons = (*leading, *where, *_size_reason(session, job, allocations))
-            targets[job.id] = _target(session, job, allocations, reasons)
+            reasons = (*leading, *where, *_size_reason(session, speeds, job, allocations))
+            targets[job.id] = _target(session, speeds, job, allocations, reasons)
         else:
             waits.append(job)
             passed_over = True
@@ -220,11 +70,42 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
     return targets, waiting
 
 
-def _target(session: Session, job: Job, allocations: tuple[NodeAllocation, ...], reasons: tuple[Reason, ...]) -> Target:
-    situation = session.situation
+class _RelativeSpeeds:
+    """`Knowledge.relative_speed`, computed once for jobs with the same matrices and as much of nodes that are alike."""
+
+    def __init__(self, session: Session) -> None:
+        self._knowledge, self._nodes = session.situation.knowledge, session.situation.snapshot.nodes_by_name
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def of(self, job: Job, allocations: tuple[NodeAllocation, ...]) -> float:
+        profile = self._knowledge.profile(job)
+        if profile is None:
+            return 1.0
+        key = id(profile.matrices), *[self._on_node(allocation) for allocation in allocations]
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._knowledge.relative_speed(job, allocations, self._nodes)
+        return known
+
+    def _on_node(self, allocation: NodeAllocation) -> tuple[object, ...] | None:
+        """Return what the speed there depends on; None if the node is not known."""
+        node, has = self._nodes.get(allocation.node), allocation.resources
+        if node is None:
+            return None
+        of_node = len(node.gpus), node.total.cpus, node.total.memory, node.cpu_unit
+        return allocation.gpu_type, has.gpus, has.cpus, has.memory, *of_node
+
+
+def _target(
+    session: Session,
+    speeds: _RelativeSpeeds,
+    job: Job,
+    allocations: tuple[NodeAllocation, ...],
+    reasons: tuple[Reason, ...],
+) -> Target:
     speed = session.shared_speed.get(job.id)
     if speed is None:
-        speed = situation.knowledge.relative_speed(job, allocations, situation.snapshot.nodes_by_name)
+        speed = speeds.of(job, allocations)
     if job.id in session.remarks:
         reasons = (*reasons, session.remarks[job.id])
     beside, after = session.beside.get(job.id, ()), session.starts_after.get(job.id, ())
@@ -312,7 +193,9 @@ def _idle_managed_gpus(session: Session) -> int:
     return sum(managed_gpus(situation.snapshot, situation.jobs, situation.open_nodes).values()) - given
 
 
-def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, ...]) -> tuple[Reason, ...]:
+def _size_reason(
+    session: Session, speeds: _RelativeSpeeds, job: Job, allocations: tuple[NodeAllocation, ...]
+) -> tuple[Reason, ...]:
     """Return how the job's CPUs compare with its GPU-proportional share; nothing for a job without whole GPUs."""
     if not session.demands.of(job).gang.gpus_per_part:
         return ()
@@ -320,7 +203,7 @@ def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, 
     has = sum((on_node.resources for on_node in allocations), Resources()).cpus
     shares = (nodes[on_node.node].proportional_share(on_node.resources.gpus) for on_node in allocations)
     share = sum(shares, Resources()).cpus
-    gain = session.situation.knowledge.relative_speed(job, allocations, nodes) - 1
+    gain = speeds.of(job, allocations) - 1
     tuned = profile is not None and session.sizing.by_sensitivity
     if profile is not None and profile.probes and tuned and has != (others := max(share, job.original_request.cpus)):
         return (Reason(ReasonCode.PROBES_CPUS, {"cpus": has, "others": others}),)
@@ -376,9 +259,9 @@ class _NeverFits:
         self._known = dict[ResourceDemand, str]()
 
     def unmet_demand(self, job: Job) -> str:
-        demand = self._session.demands.of(job)
         if not self._alike:
             return self._empty.unmet_demand(job)
+        demand = self._session.demands.of(job)
         if demand not in self._known:
             self._known[demand] = self._empty.unmet_demand(job)
         return self._known[demand]
@@ -457,7 +340,7 @@ class _Shortage:
     def _missing(self, demand: ResourceDemand) -> str:
         pools, gang = self._session.pools, demand.gang
         with_gpus = {kind for kind, of in enumerate(pools.kinds) if of.gpus}
-        least = _least_on_node(pools, demand, gang.max_parts_per_node, with_gpus)
+        least = least_on_node(pools, demand, gang.max_parts_per_node, with_gpus)
         cpus, whole = pluralise(least[0], "CPU"), gang.request.whole_memory
         memory = "all memory of their nodes" if whole else f"{least[1]} MiB of memory"
 

@@ -19,10 +19,8 @@ from slurmsched.policies.stages import NO_ENTITLEMENT, Entitlement, Order, Round
 from slurmsched.policies.tiers import Tiers
 
 
-def completing_reason(job: Job) -> Reason | None:
-    """Return why the job cannot be placed yet if its previous run is completing, else None."""
-    if job.state is not JobState.COMPLETING:
-        return None
+def completing_reason(job: Job) -> Reason:
+    """Return why the job cannot be placed yet: its previous run is completing."""
     return Reason(ReasonCode.FREED_SOON, {"jobs": "its previous run", "nodes": ", ".join(job.nodes)})
 
 
@@ -117,8 +115,8 @@ class Session:
                 classes=resources.demands.classes,
             )
         self.running: dict[JobId, Allocation] = dict(resources.running)
-        for job_id, allocation in self.running.items():
-            self._record_group_nodes(job_id, allocation)
+        for job_id in filter(self.running.__contains__, entitlement.anti_affinity):
+            self._record_group_nodes(job_id, self.running[job_id])
         self.shrunk: dict[JobId, Allocation] = {}  # what running jobs will have that are restarted with less
         self.placements: dict[JobId, Placement] = {}
         self.victims: dict[JobId, JobId] = {}
@@ -242,8 +240,8 @@ class Session:
 
     def needs_placement(self, job: Job) -> bool:
         """Whether the job has no allocation and may have one: what else keeps it is recorded as its reason to wait."""
-        if why := completing_reason(job):
-            self.reasons[job.id] = why
+        if job.state is JobState.COMPLETING:
+            self.reasons[job.id] = completing_reason(job)
             return False
         if job.id in self.entitlement.postponed:
             self.reasons[job.id] = self.entitlement.postponed[job.id]

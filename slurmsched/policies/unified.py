@@ -24,13 +24,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import inf
 from typing import Final
 
 import numpy as np
 
+from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import estimates_by_type
+from slurmsched.knowledge.speed import SensitivityMatrix
 from slurmsched.model import MILLI_PER_GPU, Job, JobId, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_gpu_hours
 from slurmsched.policies.admit.promise import KeptPromise
@@ -148,89 +151,100 @@ class _Bids:
     def __init__(self, situation: Situation, behind: Mapping[JobId, float]) -> None:
         self._situation, self._behind = situation, behind
         self._pools = FreeResources.of_snapshot(situation.snapshot).pools
-        self._jobs: Mapping[JobId, HadarJob] = {}
-        self._sizes: Mapping[JobId, float] = {}
-        self._servers: ServerPools | None = None
-        self._rates: dict[JobId, Mapping[str, float]] = {}
-        self._best_bids: dict[JobId, float] = {}
+        self._row_of: Mapping[JobId, int] = {}
+        self._types: tuple[str, ...] = ()
+        self._sizes: Sequence[float] = ()
+        self._relative_rates: Floats = np.zeros((0, 0))
+        """The part of its best rate that a job has on each type; 0 where it cannot run; [jobs, types]."""
+        self._at_best: Floats = np.zeros(0)
+        """What a job bids for a GPU at its best rate, but for who its owner is; [jobs]."""
+        self._of_owner: Floats = np.zeros(0)
+        """How much more it counts because of its owner; [jobs]."""
 
     def make_utility(self, queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
         """Returns U of the jobs in the queue, for `HadarPrices`."""
-        self._jobs, self._servers = {job.job: job for job in queue}, servers
-        servers.best_rates([job.throughput for job in queue])  # of all at once: one by one takes ten times as long
-        self._sizes = sizes = {job.job: _size(job, servers) for job in queue}
-        at_one_second = {job.job: bid(sizes[job.job], 1.0, self._behind.get(job.job, 1.0)) for job in queue}
-        return InverseTime({job: (offered, 1.0) for job, offered in at_one_second.items()})
-
-    def _relative_rates(self, job: HadarJob) -> Mapping[str, float]:
-        """Returns the part of its best rate that a job has on each type that it can run on."""
-        known = self._rates.get(job.job)
-        if known is None:
-            known = self._rates[job.job] = self._find_relative_rates(job)
-        return known
-
-    def _find_relative_rates(self, job: HadarJob) -> Mapping[str, float]:
-        if self._servers is None or not (best := self._servers.best_rate(job.throughput)):
-            return {}
-        kinds = zip(self._servers.types, job.throughput.consolidated, strict=True)
-        return {kind: min(1.0, rate / best) for kind, rate in kinds if rate > 0}
-
-    def _per_gpu(self, job: HadarJob, relative_rate: float) -> float:
-        at_best = self._best_bids.get(job.job)
-        if at_best is None:
-            at_best = self._best_bids[job.job] = float(self._sizes[job.job] ** -_POWER)
-        return self._behind.get(job.job, 1.0) * relative_rate * at_best
-
-    def type_prices(self, allocations: Mapping[JobId, Allocation]) -> Mapping[str, float]:
-        """Returns the least that a job bids per GPU that has GPUs of a type, for the types that a waiting job could
-        use: another has to bid more."""
-        wanted = set[str]().union(
-            *(self._relative_rates(job) for name, job in self._jobs.items() if name not in allocations)
+        names, types = [job.job for job in queue], servers.types
+        best = np.array(servers.best_rates([job.throughput for job in queue]), dtype=np.float64)
+        self._row_of, self._types = {name: row for row, name in enumerate(names)}, types
+        self._sizes = sizes = _sizes(queue, best)
+        behind = [self._behind.get(name, 1.0) for name in names]
+        each = chain.from_iterable(job.throughput.consolidated for job in queue)
+        rates = np.fromiter(each, dtype=np.float64).reshape(len(queue), len(types))
+        runs = (rates > 0) & (best > 0)[:, None]
+        self._relative_rates = np.where(runs, np.minimum(1.0, rates / np.where(best > 0, best, 1.0)[:, None]), 0.0)
+        self._at_best = np.array([size**-_POWER for size in sizes])
+        self._of_owner = np.array(behind)
+        return InverseTime(
+            {name: (bid(size, 1.0, count), 1.0) for name, size, count in zip(names, sizes, behind, strict=True)}
         )
-        prices: dict[str, float] = {}
+
+    def _per_gpu(self, rows: Ints, relative_rates: Floats) -> Floats:
+        """Returns what these jobs bid for a GPU of a type on which they have so much of their best rates; [rows] or
+        [rows, types]."""
+        return np.asarray((self._of_owner[rows] * relative_rates.T * self._at_best[rows]).T, dtype=np.float64)
+
+    def _waiting(self, allocations: Mapping[JobId, Allocation]) -> Ints:
+        """Returns the rows of the jobs without an allocation."""
+        return np.array([row for name, row in self._row_of.items() if name not in allocations], dtype=np.int64)
+
+    def _type_prices(self, allocations: Mapping[JobId, Allocation]) -> Floats:
+        """Returns the least that a job bids per GPU that has GPUs of a type; infinite where none has, and for types
+        that no waiting job could use: another has to bid more."""
+        number = {kind: at for at, kind in enumerate(self._types)}
+        kind_of_pool = [number.get(kind, -1) for kind in self._pools.gpu_types]
+        rows, columns, widths = list[int](), list[int](), list[int]()
         for name, allocation in allocations.items():
-            job = self._jobs.get(name)
-            rates = self._relative_rates(job) if job is not None else {}
-            kinds = {self._pools.gpu_types[pool] for pool in allocation.pools}
-            if job is None or not kinds <= rates.keys():
-                continue
-            offered = self._per_gpu(job, min(rates[kind] for kind in kinds))
-            for kind in kinds & wanted:
-                prices[kind] = min(prices.get(kind, inf), offered)
-        return dict(sorted(prices.items()))
+            if (row := self._row_of.get(name)) is not None:
+                kinds = {kind_of_pool[pool] for pool in allocation.pools}
+                rows.append(row)
+                columns += kinds
+                widths.append(len(kinds))
+        prices = np.full(len(self._types), inf)
+        if not rows:
+            return prices
+        of_job, kinds_held = np.array(rows, dtype=np.int64), np.array(columns, dtype=np.int64)
+        first = np.cumsum([0, *widths])[:-1]
+        rates = self._relative_rates[np.repeat(of_job, widths), kinds_held]
+        slowest = np.minimum.reduceat(np.where(kinds_held >= 0, rates, 0.0), first)
+        offered = np.where(slowest > 0, self._per_gpu(of_job, slowest), inf)
+        np.minimum.at(prices, kinds_held, np.repeat(offered, widths))
+        wanted = (self._relative_rates[self._waiting(allocations)] > 0).any(axis=0)
+        return np.where(wanted, prices, inf)
 
     def prices(self, allocations: Mapping[JobId, Allocation]) -> Mapping[str, float]:
         """Returns prices as people read them: those of types, and what one more CPU or GiB for each GPU of a job would
         be worth, by GPU, to the one that gains most by it."""
-        by_type = self.type_prices(allocations)
-        extra = {"CPU": 0.0, "GiB": 0.0}
-        known = self._situation.knowledge
-        jobs = {job.id: job for job in self._situation.jobs}
-        for name, allocation in allocations.items():
-            if (job := self._jobs.get(name)) is None or name not in jobs:
-                continue
-            offered = self._per_gpu(job, 1.0)
-            for what, gain in marginal_gains(jobs[name], allocation, self._pools, known).items():
+        of_types = zip(self._types, self._type_prices(allocations).tolist(), strict=True)
+        extra, jobs = {"CPU": 0.0, "GiB": 0.0}, {job.id: job for job in self._situation.jobs}
+        held = [(jobs[name], of, self._row_of[name]) for name, of in allocations.items() if name in self._row_of]
+        bids = self._per_gpu(np.array([row for *_, row in held], dtype=np.int64), np.ones(len(held))).tolist()
+        gains = _MarginalGains(self._pools, self._situation.knowledge)
+        for (job, allocation, _), offered in zip(held, bids, strict=True):
+            for what, gain in gains.of(job, allocation).items():
                 extra[what] = max(extra[what], offered * gain)
+        by_type = {kind: price for kind, price in sorted(of_types) if price < inf}
         return {what: round(price / _UNIT_BID, 6) for what, price in {**by_type, **extra}.items()}
 
     def why_wait(self, allocations: Mapping[JobId, Allocation]) -> Mapping[JobId, Reason]:
         """Returns the reasons of the jobs that are outbid on all types that they could use."""
-        prices, reasons = self.type_prices(allocations), dict[JobId, Reason]()
-        for name, job in self._jobs.items():
-            rates = self._relative_rates(job) if name not in allocations else {}
-            lacking = {kind: self._per_gpu(job, rate) / prices[kind] for kind, rate in rates.items() if kind in prices}
-            if not lacking or len(lacking) < len(rates) or max(lacking.values()) >= 1:
-                continue
-            nearest = max(lacking, key=lacking.__getitem__)
-            most = largest_next(prices[nearest], rates[nearest], self._behind.get(name, 1.0))
+        prices, rows, names = self._type_prices(allocations), self._waiting(allocations), [*self._row_of]
+        rates = self._relative_rates[rows]
+        bids, runs = self._per_gpu(rows, rates), rates > 0
+        parts = np.where(runs, bids / prices, -inf)
+        outbid = runs.any(axis=1) & ~(runs & np.isinf(prices)).any(axis=1) & (parts.max(axis=1, initial=-inf) < 1)
+        reasons, nearest = dict[JobId, Reason](), parts[outbid].argmax(axis=1)
+        each = np.arange(len(nearest))
+        columns = rows[outbid], nearest, bids[outbid][each, nearest], prices[nearest], rates[outbid][each, nearest]
+        for row, kind, offered, price, rate in zip(*(column.tolist() for column in columns), strict=True):
+            size, name = self._sizes[row], names[row]
+            most = largest_next(price, rate, self._behind.get(name, 1.0))
             reasons[name] = Reason(
                 ReasonCode.OUTBID,
                 {
-                    "kind": nearest,
-                    "bid": f"{self._per_gpu(job, rates[nearest]) / _UNIT_BID:.2g}",
-                    "price": f"{prices[nearest] / _UNIT_BID:.2g}",
-                    "has": format_gpu_hours(self._sizes[name]),
+                    "kind": self._types[kind],
+                    "bid": f"{offered / _UNIT_BID:.2g}",
+                    "price": f"{price / _UNIT_BID:.2g}",
+                    "has": format_gpu_hours(size),
                     "most": format_gpu_hours(most),
                 },
             )
@@ -240,14 +254,29 @@ class _Bids:
 _GIB: Final = 1024
 
 
-def marginal_gains(job: Job, allocation: Allocation, pools: Pools, knowledge: Knowledge) -> Mapping[str, float]:
-    """Returns the parts by which a job would be faster with one more CPU, and with one more GiB, for each of its GPUs;
-    empty if no profile tells."""
-    profile, gpus = knowledge.profile(job), sum(allocation.gpus)
-    matrix = profile.matrix(pools.gpu_types[allocation.pools[0]]) if profile is not None and gpus else None
-    if matrix is None:
-        return {}
-    cpus, memory = sum(allocation.cpus) / gpus, sum(allocation.memory) / gpus
+class _MarginalGains:
+    """The parts by which jobs would be faster with one more CPU or GiB for each GPU: computed once for all that have
+    the same matrix, CPUs and memory."""
+
+    def __init__(self, pools: Pools, knowledge: Knowledge) -> None:
+        self._pools, self._knowledge = pools, knowledge
+        self._known: dict[tuple[int, float, float], Mapping[str, float]] = {}
+
+    def of(self, job: Job, allocation: Allocation) -> Mapping[str, float]:
+        """Returns the gains of a job with this allocation; empty if no profile tells."""
+        profile, gpus = self._knowledge.profile(job), sum(allocation.gpus)
+        matrix = profile.matrix(self._pools.gpu_types[allocation.pools[0]]) if profile is not None and gpus else None
+        if matrix is None:
+            return {}
+        key = id(matrix), sum(allocation.cpus) / gpus, sum(allocation.memory) / gpus
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = _marginal_gains(matrix, *key[1:])
+        return known
+
+
+def _marginal_gains(matrix: SensitivityMatrix, cpus: float, memory: float) -> Mapping[str, float]:
+    """`cpus` and `memory` are those for each GPU."""
     now = matrix.speed_at(cpus, memory)
     if now <= 0:
         return {}
@@ -257,10 +286,16 @@ def marginal_gains(job: Job, allocation: Allocation, pools: Pools, knowledge: Kn
     }
 
 
-def _size(job: HadarJob, servers: ServerPools) -> float:
-    """Returns the GPU-seconds that the job still needs at its best rate."""
-    best = servers.best_rate(job.throughput)
-    return job.workers * max(job.remaining / best if best > 0 else 0.0, _SHORTEST)
+def marginal_gains(job: Job, allocation: Allocation, pools: Pools, knowledge: Knowledge) -> Mapping[str, float]:
+    """Returns the parts by which a job would be faster with one more CPU, and with one more GiB, for each of its GPUs;
+    empty if no profile tells."""
+    return _MarginalGains(pools, knowledge).of(job, allocation)
+
+
+def _sizes(queue: Sequence[HadarJob], best_rates: Floats) -> Sequence[float]:
+    """Returns the GPU-seconds that each job still needs at its best rate."""
+    seconds = [job.remaining / best if best > 0 else 0.0 for job, best in zip(queue, best_rates.tolist(), strict=True)]
+    return [job.workers * max(left, _SHORTEST) for job, left in zip(queue, seconds, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +311,9 @@ class _ByShares:
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
         users = {job.id: job.user for job in situation.jobs}
+        had = {user: f"{user} had {part:.0%} of its due" for user, part in self.parts.items()}
         return tuple(
-            replace(ranked, key=f"{ranked.key}; {users[ranked.job]} had {self.parts[users[ranked.job]]:.0%} of its due")
-            if users[ranked.job] in self.parts
-            else ranked
+            RankedJob(ranked.job, f"{ranked.key}; {had[user]}") if (user := users[ranked.job]) in had else ranked
             for ranked in self.order.rank(situation)
         )
 

@@ -12,8 +12,8 @@ from slurmsched.model import Job, Node, NodeAllocation, Request
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.resources import FreeResources, Pools
+from slurmsched.policies.empty_cluster import EmptyCluster
 from slurmsched.policies.place.placement import CONSOLIDATED, find_placement
-from slurmsched.policies.reasons import EmptyCluster
 from slurmsched.policies.sizes import AsRequested
 from tests.builders import job, node, situation
 

@@ -4,7 +4,7 @@ the form that a person reads: whole rounds on random clusters, each decided in b
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import inf
@@ -23,7 +23,7 @@ from slurmsched.bench.workload import (
     measured_rates,
 )
 from slurmsched.knowledge import shipped_profiles
-from slurmsched.model import Decision, Job, RankedJob, Reason, ReasonCode, SchedulerState
+from slurmsched.model import Decision, Job, JobId, RankedJob, Reason, ReasonCode, SchedulerState
 from slurmsched.policies import pipeline, reasons, unified
 from slurmsched.policies.admit import promise
 from slurmsched.policies.admit.preempt import Preempt, VictimQueue
@@ -201,11 +201,55 @@ def _runs_on_due_types(self: Any, job: Job) -> bool:
     return job.id in self.types and (not job.allocations or held == Counter(self.types[job.id]))
 
 
+_make_utility = unified._Bids.make_utility
+
+
 def _bid_by_bid(self: Any, queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
     """`_Bids.make_utility`, one bid at a time, as the module says."""
-    self._jobs, self._servers = {job.job: job for job in queue}, servers
-    self._sizes = {job.job: unified._size(job, servers) for job in queue}
-    return lambda job, end: unified.bid(self._sizes[job.job], end - job.age, self._behind.get(job.job, 1.0))
+    _make_utility(self, queue, servers)  # prices need the rest of it
+    best = {job.job: servers.best_rate(job.throughput) for job in queue}
+    seconds = {job.job: job.remaining / best[job.job] if best[job.job] > 0 else 0.0 for job in queue}
+    sizes = {job.job: job.workers * max(seconds[job.job], 360.0) for job in queue}
+    return lambda job, end: unified.bid(sizes[job.job], end - job.age, self._behind.get(job.job, 1.0))
+
+
+def _price_by_price(self: Any, allocations: Mapping[JobId, Allocation]) -> Floats:
+    """`_Bids._type_prices`, job by job."""
+    prices = dict[str, float]()
+    rates = {
+        name: {kind: rate for kind, rate in zip(self._types, self._relative_rates[row].tolist(), strict=True) if rate}
+        for name, row in self._row_of.items()
+    }
+    wanted = set[str]().union(*(rates[name] for name in rates if name not in allocations))
+    for name, allocation in allocations.items():
+        kinds = {self._pools.gpu_types[pool] for pool in allocation.pools}
+        if name in rates and kinds <= rates[name].keys():
+            row, rate = self._row_of[name], min(rates[name][kind] for kind in kinds)
+            offered = self._behind.get(name, 1.0) * rate * self._sizes[row] ** -0.75
+            for kind in kinds & wanted:
+                prices[kind] = min(prices.get(kind, inf), offered)
+    return np.array([prices.get(kind, inf) for kind in self._types])
+
+
+def _outbid_one_by_one(self: Any, allocations: Mapping[JobId, Allocation]) -> set[JobId]:
+    """Who is outbid on all types that it could use: the jobs of `_Bids.why_wait`."""
+    prices, outbid = dict(zip(self._types, self._type_prices(allocations).tolist(), strict=True)), set[JobId]()
+    for name, row in self._row_of.items():
+        rates = {kind: rate for kind, rate in zip(self._types, self._relative_rates[row].tolist(), strict=True) if rate}
+        worth = self._behind.get(name, 1.0) * self._sizes[row] ** -0.75
+        if name not in allocations and rates and all(rate * worth < prices[kind] < inf for kind, rate in rates.items()):
+            outbid.add(name)
+    return outbid
+
+
+_why_wait = unified._Bids.why_wait
+
+
+def _why_wait_one_by_one(self: Any, allocations: Mapping[JobId, Allocation]) -> Mapping[JobId, Reason]:
+    """`_Bids.why_wait`, checked against the jobs that are found to be outbid one by one."""
+    known = _why_wait(self, allocations)
+    assert known.keys() == _outbid_one_by_one(self, allocations)
+    return known
 
 
 def _tried_anew(self: Preempt, job: Job, asked: Any, queue: VictimQueue, count: int) -> bool:
@@ -270,6 +314,8 @@ FORMS = [
     pytest.param("synergy", Preempt, "_without_evicted", _listed_anew, id="who may be preempted, by service"),
     pytest.param("unified", hadar, "_known_rates", _no_known_rates, id="rates of waiting jobs"),
     pytest.param("unified", unified._Bids, "make_utility", _bid_by_bid, id="bids"),
+    pytest.param("unified", unified._Bids, "_type_prices", _price_by_price, id="prices of GPU types"),
+    pytest.param("unified", unified._Bids, "why_wait", _why_wait_one_by_one, id="who is outbid"),
     pytest.param("tesserae-ftf", Preempt, "_are_enough", _tried_anew, id="how many have to leave, by fairness"),
     pytest.param("unified", Preempt, "_are_enough", _tried_anew, id="how many have to leave, by prices"),
     pytest.param("tetris", TetrisAlignment, "rank", _alignment_of_each, id="the order by alignment"),

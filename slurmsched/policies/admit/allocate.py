@@ -73,8 +73,10 @@ class WaitForCompleting:
         self._completing = tuple(job for job in completing if job.allocations)
 
     def try_admit(self, job: Job) -> bool:
+        if not self._completing:
+            return False
         session, attempt = self.session, self.session.attempt(job)
-        if not self._completing or self._failed.contains(attempt, session.eviction_epoch):
+        if self._failed.contains(attempt, session.eviction_epoch):
             return False
         free_soon = session.free_at_minimum.copy()
         for other in self._completing:

@@ -67,7 +67,7 @@ class VictimQueue:
         lengths, held = (np.diff(ends)[numbers] for ends in (self.ends, self.device_ends))
         chosen = numbers.tolist()
         return VictimQueue(
-            tuple([self.jobs[number] for number in chosen]),
+            tuple(map(self.jobs.__getitem__, chosen)),
             np.concatenate(([0], np.cumsum(lengths))),
             pools,
             gpus,
@@ -76,7 +76,7 @@ class VictimQueue:
             exclusive,
             np.concatenate(([0], np.cumsum(held))),
             self.devices[device_rows],
-            tuple([self.allocations[number] for number in chosen]),
+            tuple(map(self.allocations.__getitem__, chosen)),
         )
 
     def with_others(self, others: VictimQueue, session: Session) -> VictimQueue:
@@ -196,8 +196,10 @@ class Preempt:
             return False
         queue = self._current_queue()
         preemptible = self._count_preemptible(job, queue)
+        if not preemptible:
+            return False
         asked = session.attempt(job)
-        if not preemptible or preemptible <= self._failed.get(asked, 0):
+        if preemptible <= self._failed.get(asked, 0):
             return False
         attempt = asked, preemptible
         over_limit = self._over_move_limit.contains(attempt, session.eviction_epoch)
@@ -238,9 +240,11 @@ class Preempt:
         """Return the queue of all preemptible jobs from an earlier one. Nobody else runs since then, but for those who
         are restarted with less."""
         session, running, shrunk = self.session, self.session.running, self.session.shrunk
-        pairs = zip(queue.jobs, queue.allocations, strict=True)
-        stay = [running.get(job) is has or shrunk.get(job) is has for job, has in pairs]
-        left = queue.those(np.flatnonzero(np.array(stay, dtype=np.bool_)))
+        stay = ~np.fromiter(map(session.victims.__contains__, queue.jobs), np.bool_, len(queue.jobs))
+        for number in np.flatnonzero(~stay).tolist():
+            job, has = queue.jobs[number], queue.allocations[number]
+            stay[number] = running.get(job) is has or shrunk.get(job) is has
+        left = queue.those(np.flatnonzero(stay))
         new = shrunk.keys() - {*left.jobs} - session.entitlement.movable_only if shrunk else ()
         restarted = [job for job in new if session.is_preemptible(job)]
         return left.with_others(VictimQueue.of(session, restarted), session) if restarted else left

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from math import inf, isinf
 from typing import Final
@@ -80,7 +81,7 @@ class Promises:
         self._session, self._kept, self._drains = session, kept or KeptPromise(), kept is not None
         self._unplaceable = FailedRequestCache()
         self._once_all_left: FreeResources | None = None
-        self._known_ends: dict[JobId, float] = {}
+        self._known_ends: dict[JobId, _End] = {}
         self._outlasting = _outlasting_slices(session)
         """The running jobs that leave when their slices are over and others are due: before they end by themselves."""
         self._all_take_turns = bool(self._outlasting) and all(
@@ -106,7 +107,7 @@ class Promises:
                 session.saved_moves = self._kept.saved_moves
             yield kept
         seen, tried = set[ResourceDemand](), 0
-        for job in self._overtaken() if session.promise is None else ():
+        for job in self._overtaken if session.promise is None else ():
             demand = session.demands.of(job)
             skipped = self._gives_way(job) or demand in seen or not session.needs_placement(job)
             if skipped or not _may_be_promised(session, job) or next(self._above(job), None) is not None:
@@ -136,6 +137,7 @@ class Promises:
         ranks, widest_before = self._never_ran
         return widest_before[bisect_left(ranks, session.rank_of[job.id])] > job.gpus
 
+    @cached_property
     def _overtaken(self) -> Sequence[Job]:
         """Return the waiting jobs of several GPUs that rank behind one that came later, the first by submission first.
         Others need no more than the order: what it prefers to them came before them."""
@@ -160,10 +162,6 @@ class Promises:
         since = _waits_since(job)
         waited = situation.snapshot.time - since - situation.knowledge.executed_seconds(job)
         return job.state is JobState.PENDING and waited >= LONG_WAIT * situation.period
-
-    def is_made_to(self, job: Job) -> bool:
-        """Whether the job is promised a start: then it had its turn."""
-        return self._session.promise is not None and self._session.promise.job == job.id
 
     def passed_over(self, job: Job) -> None:
         """Promise a newcomer that no step admits a start if it is the first, or record that it waits for the first."""
@@ -329,15 +327,20 @@ def _waits_for_moves(session: Session, job: Job) -> bool:
 
 def _preemptible_at(session: Session, newcomer: Job, job: Job, *, preempts_now: bool) -> float:
     """Return when the newcomer may preempt the running job, in unix seconds; infinite if nobody knows, or if it may now
-    and neither `preempts_now` nor waits for moves."""
+    and that does not matter."""
     situation, now = session.situation, session.situation.snapshot.time
     if not session.preempts or job.id not in session.jobs or not session.may_preempt(newcomer, job):
         return inf
     if job.id in situation.preemptible_from:
         return max(situation.preemptible_from[job.id], now)
-    has_moves = situation.max_moves > 0 or situation.starts_only
-    counts = preempts_now and has_moves and session.entitlement.utility is None
-    return now if (counts or _waits_for_moves(session, newcomer)) and session.may_leave(job.id) else inf
+    return now if _preempts_now(session, newcomer, counts=preempts_now) and session.may_leave(job.id) else inf
+
+
+def _preempts_now(session: Session, newcomer: Job, *, counts: bool) -> bool:
+    """Whether it matters that the newcomer may preempt jobs now: if that `counts` and there are moves, or if it waits
+    for moves."""
+    has_moves = session.situation.max_moves > 0 or session.situation.starts_only
+    return (counts and has_moves and session.entitlement.utility is None) or _waits_for_moves(session, newcomer)
 
 
 def _ends(
@@ -347,7 +350,7 @@ def _ends(
     by_slices: bool = False,
     preempts_now: bool = True,
     beside: Allocation | None = None,
-    known: dict[JobId, float] | None = None,
+    known: dict[JobId, _End] | None = None,
 ) -> Sequence[_End]:
     """Return the end of each job with an allocation, managed or not, of those that are about to start, and of those
     placed in this round, if `by_slices` that of their slices. A job that the newcomer may preempt, now or once it has
@@ -355,6 +358,7 @@ def _ends(
     `known` are the ends by themselves of running jobs, which is added to."""
     known = {} if known is None else known
     situation, ends, node_of = session.situation, list[_End](), session.pools.node_of
+    early = bool(situation.preemptible_from) or _preempts_now(session, newcomer, counts=preempts_now)
     on_nodes = set(np.flatnonzero(np.isin(node_of, node_of[list(beside.pools)])).tolist() if beside else ())
     for job in situation.snapshot.holders:
         if job.id in session.victims:
@@ -362,10 +366,11 @@ def _ends(
         held = session.running.get(job.id) or session.pools.held_by(job)
         if beside and on_nodes.isdisjoint(held.pools):
             continue
-        if job.id not in known:
-            known[job.id] = session.expected_end(job)
-        free_from = _preemptible_at(session, newcomer, job, preempts_now=preempts_now)
-        ends.append(_first_end(job, held, known[job.id], free_from))
+        end = known.get(job.id)
+        if end is None or end.allocation is not held:
+            end = known[job.id] = _own_end(job, held, end.at if end else session.expected_end(job))
+        free_from = _preemptible_at(session, newcomer, job, preempts_now=preempts_now) if early else inf
+        ends.append(end if free_from >= end.at else replace(end, at=free_from, certain=False))
     for starting, allocations in situation.starting.items():
         begins = situation.snapshot.jobs_by_id.get(starting)
         if begins is not None and begins.state is JobState.PENDING:
@@ -384,10 +389,10 @@ def _ends(
     return ends
 
 
-def _first_end(job: Job, held: Allocation, at: float, free_from: float) -> _End:
-    """Return the end of a running job that ends by itself at one time, and may be preempted from the other on."""
-    certain = free_from >= at and (job.time_limit is not None or job.end_time is not None)
-    return _End(min(at, free_from), job.start_time or 0.0, job.id, held, certain)
+def _own_end(job: Job, held: Allocation, at: float) -> _End:
+    """Return the end of a running job that nobody preempts."""
+    certain = job.time_limit is not None or job.end_time is not None
+    return _End(at, job.start_time or 0.0, job.id, held, certain)
 
 
 def promise_holds(session: Session) -> bool:

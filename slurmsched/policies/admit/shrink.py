@@ -43,11 +43,12 @@ class ShrinkRunning:
     _epoch: int = -1
 
     def try_admit(self, job: Job) -> bool:
-        session, demand = self.session, self.session.demands.of(job)
-        attempt = session.attempt(job)
-        if not session.may_evict or self._failed.contains(attempt, session.eviction_epoch):
+        session = self.session
+        attempt = session.attempt(job) if session.may_evict else None
+        if attempt is None or self._failed.contains(attempt, session.eviction_epoch):
             return False
-        if int(session.free_at_minimum.gpus.max(initial=0)) < demand.gang.gpus_per_part:  # no restart frees a GPU
+        gpus = session.demands.of(job).gang.gpus_per_part
+        if int(session.free_at_minimum.gpus.max(initial=0)) < gpus:  # no restart frees a GPU
             self._failed.add(attempt)
             return False
         free = self._free_if_all_shrunk()

@@ -382,7 +382,7 @@ class DemandCache:
 def _unable_types(profile: Profile, gpus: int) -> frozenset[str]:
     """Return the GPU types that a job with so many GPUs is known not to run on."""
     return frozenset(
-        kind for kind, known in profile.scaling.items() if min(known.rate) <= 0 and known.rate_at(max(gpus, 1)) <= 0
+        [kind for kind, known in profile.scaling.items() if min(known.rate) <= 0 and known.rate_at(max(gpus, 1)) <= 0]
     )
 
 

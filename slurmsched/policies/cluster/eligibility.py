@@ -180,7 +180,9 @@ class Eligibility:
 
     def closed_nodes(self, job: Job) -> frozenset[str]:
         """Return the nodes that are reserved before the job would end if it began now."""
-        return frozenset() if self._ever else closed_nodes(job, self._snapshot, self._snapshot.time)
+        if self._ever or not self._snapshot.reservations:
+            return frozenset()
+        return closed_nodes(job, self._snapshot, self._snapshot.time)
 
     def node_gpus(self, job: Job) -> tuple[int, ...]:
         """Return the GPUs of one type of each node that holds a task of the job if all are up and empty.

@@ -16,7 +16,7 @@ from slurmsched.arrays import Ints
 from slurmsched.model import Job, JobId, JobState
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
-from slurmsched.policies.reasons import EmptyCluster
+from slurmsched.policies.empty_cluster import EmptyCluster
 from slurmsched.policies.sizes import Sizing, resources_on_node
 from slurmsched.policies.stages import RoundResources, Situation
 

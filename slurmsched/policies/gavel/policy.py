@@ -22,10 +22,10 @@ from slurmsched.model.reasons import format_duration
 from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.cluster.demand import DemandClasses
 from slurmsched.policies.cluster.resources import Pools, managed_gpus
+from slurmsched.policies.empty_cluster import EmptyCluster
 from slurmsched.policies.gavel.objectives import least_attained_service
 from slurmsched.policies.gavel.problem import GavelProblem
 from slurmsched.policies.gavel.rounds import RESET_INTERVAL, AllocationLedger, GavelState, greedy_round
-from slurmsched.policies.reasons import EmptyCluster
 from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.stages import Entitlement, PreemptionRule, Situation
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import Final
 
@@ -20,7 +21,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from slurmsched.arrays import Floats, Ints, Mask
-from slurmsched.policies.hadar.problem import HadarJob, ServerPools, TaskAllocation, Utility, utilities
+from slurmsched.policies.hadar.problem import ServerPools, TaskAllocation
+from slurmsched.policies.hadar.queue import PlacesByRow, QueueArrays
 
 _TIE: Final = 1e-9
 """Relative, far below any difference of utilities that counts."""
@@ -31,42 +33,42 @@ _LARGEST_MATRIX: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """`jobs` have the same request, `places` are the allocations to give, by who has them now. Those in `running` have
-    these GPUs already: on others they lose `restart_cost` seconds, which is a `part` of the next run."""
+    """The jobs in `rows` of the queue have the same request, `places` are the allocations to give, by who has them now.
+    Those in `running` have these GPUs already: on others they lose `restart_cost` seconds, which is a `part` of the
+    next run."""
 
-    jobs: Sequence[HadarJob]
-    places: Mapping[str, TaskAllocation]
-    running: Mapping[str, TaskAllocation]
+    queue: QueueArrays
+    rows: Ints
+    places: PlacesByRow
+    running: PlacesByRow
     servers: ServerPools
-    utility: Utility
     restart_cost: float
     part: float
 
 
-def assign(exchange: Exchange) -> dict[str, TaskAllocation]:
-    """Returns who gets which of the places. Ties go to who has the place."""
-    jobs, places, servers = exchange.jobs, [*exchange.places.values()], exchange.servers
+def assign(exchange: Exchange) -> dict[int, TaskAllocation]:
+    """Returns who gets which of the places, by row. Ties go to who has the place."""
+    rows, servers = exchange.rows, exchange.servers
+    holders = rows[exchange.places.has[rows]]
+    places = exchange.places.those_of(holders.tolist())
     offers = dict[tuple[frozenset[int], int], int]()
     offer_of = np.array([offers.setdefault(servers.offer(place), len(offers)) for place in places], dtype=np.int64)
     worth = _worth(exchange, [*offers])
-    is_in = np.array([job.job in exchange.running or job.job in exchange.places for job in jobs], dtype=np.bool_)
+    is_in = exchange.running.has[rows] | exchange.places.has[rows]
     chosen = _contenders(worth, is_in, len(places))
-    contenders = _Contenders.of(exchange, chosen, worth[chosen], offer_of)
+    contenders = _Contenders.of(exchange, rows[chosen], worth[chosen], (holders, places, offer_of))
     solve = _by_matrix if len(chosen) * len(places) <= _LARGEST_MATRIX else _by_offers
-    return {jobs[chosen[row]].job: places[column] for row, column in solve(contenders)}
+    row_of = rows[chosen].tolist()
+    return {row_of[number]: places[column] for number, column in solve(contenders)}
 
 
 def _worth(exchange: Exchange, offers: Sequence[tuple[frozenset[int], int]]) -> Floats:
     """Returns what each job is worth at each offer, minus infinity where it cannot run; [jobs, offers]."""
-    jobs, types = exchange.jobs, len(exchange.servers.types)
-    rates = np.array([(*job.throughput.consolidated, *job.throughput.spread) for job in jobs], dtype=np.float64)
+    queue, rows, types = exchange.queue, exchange.rows, len(exchange.servers.types)
     of_offer = [[kind + types * (servers > 1) for kind in kinds] for kinds, servers in offers]
-    rate = np.column_stack([rates[:, columns].min(axis=1) for columns in of_offer])
-    delays = [exchange.restart_cost if job.job in exchange.running else 0.0 for job in jobs]
-    begins = np.array([job.age + delay for job, delay in zip(jobs, delays, strict=True)])
-    remaining, runs = np.array([job.remaining for job in jobs], dtype=np.float64), rate > 0
-    completion = np.where(runs, begins[:, None] + remaining[:, None] / np.where(runs, rate, 1.0), inf)
-    return np.where(runs, utilities(exchange.utility, jobs, completion), -inf)
+    rate = np.column_stack([queue.rates[rows[:, None], columns].min(axis=1) for columns in of_offer])
+    delays = np.where(exchange.running.has[rows], exchange.restart_cost, 0.0)
+    return np.where(rate > 0, queue.utilities(rows, queue.completion_times(rows, rate, delays)), -inf)
 
 
 def _contenders(worth: Floats, is_in: Mask, places: int) -> Ints:
@@ -90,23 +92,24 @@ class _Contenders:
     own_worth: Floats
 
     @classmethod
-    def of(cls, exchange: Exchange, chosen: Ints, worth: Floats, offer_of: Ints) -> _Contenders:
-        jobs, running, part = [exchange.jobs[index] for index in chosen], exchange.running, exchange.part
+    def of(
+        cls, exchange: Exchange, rows: Ints, worth: Floats, given: tuple[Ints, Sequence[TaskAllocation], Ints]
+    ) -> _Contenders:
+        """`rows` are those of the jobs; `given` has the places to give: who has each now, the place and its offer."""
+        queue, running, part = exchange.queue, exchange.running, exchange.part
+        holders, places, offer_of = given
         columns = defaultdict[TaskAllocation, list[int]](list)
-        for column, place in enumerate(exchange.places.values()):
+        for column, place in enumerate(places):
             columns[place].append(column)
-        runs = [row for row, job in enumerate(jobs) if job.job in running]
-        rates = [exchange.servers.rate(jobs[row], running[jobs[row].job]) for row in runs]
-        ends = [[jobs[row].completion_time(rate)] for row, rate in zip(runs, rates, strict=True)]
-        completion = np.array(ends, dtype=np.float64).reshape(len(runs), 1)
-        held = np.zeros(len(jobs))
-        held[runs] = utilities(exchange.utility, [jobs[row] for row in runs], completion)[:, 0]
+        runs = np.flatnonzero(running.has[rows])
+        held_places, held = running.those_of(rows[runs].tolist()), np.zeros(len(rows))
+        held[runs] = queue.worth_at(rows[runs], held_places)
         worth, own_worth = worth.copy(), held * (1 + part)
         worth[runs] = worth[runs] * (1 - part) + held[runs, None] * part
-        own = {row: columns[place] for row in runs if (place := running[jobs[row].job]) in columns}
-        number = {job: column for column, job in enumerate(exchange.places)}
-        place_of = np.array([number.get(job.job, -1) for job in jobs], dtype=np.int64)
-        return cls(worth, place_of, offer_of, own, own_worth)
+        own = {row: columns[place] for row, place in zip(runs.tolist(), held_places, strict=True) if place in columns}
+        column_of = np.full(len(queue), -1, dtype=np.int64)
+        column_of[holders] = np.arange(len(holders))
+        return cls(worth, column_of[rows], offer_of, own, own_worth)
 
     def values(self) -> Floats:
         """Returns what each job is worth at each place; [jobs, places]."""
@@ -129,8 +132,7 @@ def _by_offers(of: _Contenders) -> Iterator[tuple[int, int]]:
     waiting = of.worth.shape[1]
     worth, has = np.column_stack((of.worth, np.zeros(len(of.worth)))), np.flatnonzero(of.place_of >= 0)
     entitled = _entitled(of)
-    for row in entitled:
-        worth[row, of.offer_of[of.own[row][0]]] = of.own_worth[row]
+    worth[entitled, of.offer_of[[of.own[row][0] for row in entitled]]] = of.own_worth[entitled]
     worth[has, of.offer_of[of.place_of[has]]] *= 1 + _TIE
     at = np.full(len(worth), waiting)
     at[has] = of.offer_of[of.place_of[has]]
@@ -141,33 +143,37 @@ def _by_offers(of: _Contenders) -> Iterator[tuple[int, int]]:
 def _entitled(of: _Contenders) -> list[int]:
     """Returns the running jobs that may count on a place that they have: where fewer of these are given than jobs have
     the same one, those who would lose most."""
-    gain = {row: of.own_worth[row] - of.worth[row, of.offer_of[columns[0]]] for row, columns in of.own.items()}
+    rows, first = np.array([*of.own], dtype=np.int64), [columns[0] for columns in of.own.values()]
+    gain = of.own_worth[rows] - of.worth[rows, of.offer_of[first]]
     left, entitled = {columns[0]: len(columns) for columns in of.own.values()}, list[int]()
-    for row in sorted(gain, key=lambda row: -gain[row]):
-        if left[of.own[row][0]]:
-            left[of.own[row][0]] -= 1
-            entitled.append(row)
+    for number in np.argsort(-gain, kind="stable").tolist():
+        if left[first[number]]:
+            left[first[number]] -= 1
+            entitled.append(int(rows[number]))
     return entitled
 
 
 def _places(of: _Contenders, entitled: Sequence[int], at: Ints, waiting: int) -> Iterator[tuple[int, int]]:
     """Yields a place of its offer for each job that has one: its own if it can be, else the one that it has now."""
     free, place_of, offer_of = dict.fromkeys(range(len(of.offer_of))), of.place_of.tolist(), of.offer_of.tolist()
-    rest = dict.fromkeys(np.flatnonzero(at < waiting).tolist())
-    wishes = [
-        *((row, [place_of[row]]) for row in entitled if place_of[row] in of.own[row]),
-        *((row, of.own[row]) for row in (*entitled, *of.own)),
-        *((row, [place_of[row]]) for row in [*rest]),
-    ]
+    rest, offers = dict.fromkeys(np.flatnonzero(at < waiting).tolist()), at.tolist()
+    wishes = chain(
+        ((row, (place_of[row],)) for row in entitled if place_of[row] in of.own[row]),
+        ((row, of.own[row]) for row in chain(entitled, of.own)),
+        ((row, (place_of[row],)) for row in [*rest]),
+    )
     for row, columns in wishes:
-        column = next((one for one in columns if one in free and offer_of[one] == at[row]), None)
-        if column is not None and row in rest:
-            del free[column], rest[row]
-            yield row, column
+        if row in rest:
+            offer = offers[row]
+            for column in columns:
+                if column in free and offer_of[column] == offer:
+                    del free[column], rest[row]
+                    yield row, column
+                    break
     left = defaultdict[int, list[int]](list)
     for column in reversed(free):
         left[offer_of[column]].append(column)
-    yield from ((row, left[int(at[row])].pop()) for row in rest)
+    yield from ((row, left[offers[row]].pop()) for row in rest)
 
 
 _MOST_CIRCLES: Final = 2000
@@ -180,34 +186,54 @@ _LEAST_GAIN: Final = 1e-12
 def _improve(worth: Floats, at: Ints) -> None:
     """Moves jobs along circles of offers until none gains. The last column of `worth` is to wait; `at` has the offer of
     each job, and is changed."""
-    nodes = worth.shape[1]
+    nodes, moves = worth.shape[1], _Moves(worth)
     least = _LEAST_GAIN * float(np.abs(worth[np.isfinite(worth)]).max(initial=0.0))
     gains = np.full((nodes, nodes), -inf)
     stale = set(range(nodes))
     for _ in range(_MOST_CIRCLES):
         for node in stale:
-            rows = np.flatnonzero(at == node)
-            gains[node] = (worth[rows] - worth[rows, node][:, None]).max(axis=0, initial=-inf)
-            gains[node, node] = -inf
+            gains[node] = moves.best_gains(at, node)
         circle = _gaining_circle(gains, least)
         if not circle:
             return
-        movers = [_by_gain(worth, at, here, there) for here, there in zip(circle, circle[1:] + circle[:1], strict=True)]
-        together = min(len(rows) for rows, _ in movers)
-        gained = np.sum([gain[:together] for _, gain in movers], axis=0)
+        edges = [*zip(circle, circle[1:] + circle[:1], strict=True)]
+        movers = [moves.by_gain(at, here, there) for here, there in edges]
+        together = min(map(len, movers))
+        gained = np.sum([moves.gain(rows[:together], *edge) for rows, edge in zip(movers, edges, strict=True)], axis=0)
         count = max(int(np.count_nonzero(gained > least)), 1)
-        for (rows, _), there in zip(movers, circle[1:] + circle[:1], strict=True):
+        for rows, (_, there) in zip(movers, edges, strict=True):
             at[rows[:count]] = there
         stale = set(circle)
 
 
-def _by_gain(worth: Floats, at: Ints, here: int, there: int) -> tuple[Ints, Floats]:
-    """Returns the jobs here that can move there, those that gain most first, and what each gains."""
-    rows = np.flatnonzero(at == here)
-    gain = worth[rows, there] - worth[rows, here]
-    order = np.argsort(-gain, kind="stable")
-    order = order[gain[order] > -inf]
-    return rows[order], gain[order]
+class _Moves:
+    """What jobs gain by moves from one offer to another."""
+
+    def __init__(self, worth: Floats) -> None:
+        self._worth: Floats = np.ascontiguousarray(worth.T)
+        """[offers, jobs]"""
+        self._order: dict[tuple[int, int], Ints] = {}
+        """By move the jobs that it is possible for, those that gain most first: sorted once, wherever they are."""
+
+    def gain(self, rows: Ints, here: int, there: int) -> Floats:
+        """Returns what each of these jobs gains."""
+        return np.asarray(self._worth[there, rows] - self._worth[here, rows], dtype=np.float64)
+
+    def best_gains(self, at: Ints, here: int) -> Floats:
+        """Returns the most that a job here gains by each move; minus infinity to stay."""
+        rows = np.flatnonzero(at == here)
+        best = (self._worth[:, rows] - self._worth[here, rows]).max(axis=1, initial=-inf)
+        best[here] = -inf
+        return np.asarray(best, dtype=np.float64)
+
+    def by_gain(self, at: Ints, here: int, there: int) -> Ints:
+        """Returns the jobs here that can move there, those that gain most first."""
+        if (here, there) not in self._order:
+            possible = np.flatnonzero(self._worth[there] > -inf)
+            order = np.argsort(-self.gain(possible, here, there), kind="stable")
+            self._order[here, there] = possible[order]
+        order = self._order[here, there]
+        return np.asarray(order[at[order] == here], dtype=np.int64)
 
 
 def _gaining_circle(gains: Floats, least: float) -> list[int]:

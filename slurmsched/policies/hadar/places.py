@@ -98,6 +98,7 @@ class _Groups:
     layout: _Layout
     of_kind: Mapping[int, int]
     _of_types: dict[AdmittedTypes, tuple[int, ...]] = field(default_factory=dict)
+    _pools_for: dict[GangShape, Sequence[tuple[int, tuple[int, int]]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, layout: _Layout, servers: Iterable[tuple[Pool, ...]]) -> _Groups:
@@ -114,6 +115,14 @@ class _Groups:
         if known is None:
             known = tuple(sorted({self.of_kind[kind] for kind in some.kinds if kind in self.of_kind}))
             self._of_types[some] = known
+        return known
+
+    def pools_for(self, shape: GangShape) -> Sequence[tuple[int, tuple[int, int]]]:
+        """Returns for a gang in a single pool the group, the type and the GPUs of each type, the fastest first."""
+        known = self._pools_for.get(shape)
+        if known is None:
+            kinds = (kind for kind in shape.kinds if kind in self.of_kind)
+            known = self._pools_for[shape] = [(self.of_kind[kind], (kind, shape.workers)) for kind in kinds]
         return known
 
     def place(self, shape: GangShape, in_order: Iterator[_FreePool]) -> Place | None:
@@ -247,15 +256,16 @@ class FreeGpus:
 
     def without(self, place: Place) -> FreeGpus:
         """Returns the state in which this place is taken."""
+        groups = [*self.groups]
         if place.group >= 0:
-            changed = {place.group: self.groups[place.group].without(place)}
+            groups[place.group] = groups[place.group].without(place)
         else:
             by_group = defaultdict[int, list[tuple[int, ServerClass, int, int]]](list)
             for one in place.taken:
                 by_group[self._groups.group_of(pool[0] for pool in one[1].pools)].append(one)
-            changed = {number: self.groups[number].without_servers(taken) for number, taken in by_group.items()}
-        groups = tuple([changed.get(number, group) for number, group in enumerate(self.groups)])
-        return FreeGpus(groups, self.idle - place.gpus, self.key - place.weight, self._groups)
+            for number, taken in by_group.items():
+                groups[number] = groups[number].without_servers(taken)
+        return FreeGpus(tuple(groups), self.idle - place.gpus, self.key - place.weight, self._groups)
 
     def with_released(self, allocation: TaskAllocation) -> FreeGpus:
         """Returns the state in which these GPUs are free too."""
@@ -295,16 +305,13 @@ class FreeGpus:
 
     def _offers_of_pools(self, shape: GangShape) -> Sequence[Offer]:
         """Returns the same for a gang that is placed in a single pool."""
-        found, least, workers, groups = list[Offer](), inf, shape.workers, self._groups
-        for kind in shape.kinds:
-            number = groups.of_kind.get(kind)
-            if number is None:
-                continue
+        found, least, groups = list[Offer](), inf, self._groups
+        for number, pool in groups.pools_for(shape):
             group = self.groups[number]
             try:
-                offer = group.cheapest[kind, workers]
+                offer = group.cheapest[pool]
             except KeyError:
-                offer = group.cheapest[kind, workers] = groups.cheapest_pool(group, kind, workers)
+                offer = group.cheapest[pool] = groups.cheapest_pool(group, *pool)
             if offer is not None and offer[1] < least:
                 least = offer[1]
                 found.append(offer)

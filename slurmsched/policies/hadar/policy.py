@@ -11,8 +11,9 @@ A job that preempted others is not itself preempted in the next round: its start
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import inf
 from typing import Final
 
@@ -21,10 +22,12 @@ import numpy as np
 from slurmsched.arrays import Mask
 from slurmsched.knowledge import Knowledge, Profile
 from slurmsched.knowledge.estimation import estimates_by_type
-from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode, Request
+from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
+from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import gang_of, why_single_type
 from slurmsched.policies.cluster.resources import Allocation, Pools
+from slurmsched.policies.empty_cluster import EmptyCluster
 from slurmsched.policies.hadar.places import FreeGpus, undominated
 from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
 from slurmsched.policies.hadar.problem import (
@@ -37,7 +40,7 @@ from slurmsched.policies.hadar.problem import (
 )
 from slurmsched.policies.hadar.servers import GangShapes
 from slurmsched.policies.orders import rank_by
-from slurmsched.policies.reasons import EmptyCluster, format_type_mix
+from slurmsched.policies.reasons import format_type_mix
 from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.stages import Entitlement, PreemptionRule, RoundResources, Situation
 
@@ -78,34 +81,30 @@ def build_problem(
         classes=classes,
     )
     never_fits = {alike for alike, job in of_asks.items() if empty_cluster.unmet_demand(job)}
+    jobs, usable = _HadarJobs(situation, eligibility, pools), np.zeros(len(pools), dtype=np.bool_)
     schedulable = [
-        job
+        (job, jobs.request_of(job, alike))
         for alike, job in zip(asks, in_order, strict=True)
         if job.id not in situation.non_preemptible and alike not in never_fits
     ]
-    eligible_pools = {job.id: eligibility.pool_masks(job) for job in schedulable}
-    usable = np.zeros(len(pools), dtype=np.bool_)
-    for masks in {id(masks): masks for masks in eligible_pools.values()}.values():
-        for mask in masks:
-            usable |= mask
+    for mask in jobs.masks():
+        usable |= mask
     capacity = np.where(usable, free.gpus.clip(min=0), 0)
     running: dict[JobId, TaskAllocation] = {}
-    for job in schedulable:
+    for job, _ in schedulable:
         if job.allocations:
-            allocation = pools.allocation(job.allocations)
-            running[job.id] = tuple(sorted(zip(allocation.pools, allocation.gpus, strict=True)))
-            for pool, gpus in running[job.id]:
-                capacity[pool] += gpus
+            allocation = resources.running.get(job.id) or pools.allocation(job.allocations)
+            running[job.id] = task_allocation(allocation)
+    held = chain.from_iterable(running.values())
+    by_pool = np.fromiter(chain.from_iterable(held), dtype=np.int64).reshape(-1, 2)
+    np.add.at(capacity, by_pool[:, 0], by_pool[:, 1])
     for job in leaving:
         allocation = pools.allocation(job.allocations)
         capacity[list(allocation.pools)] += np.where(usable[list(allocation.pools)], allocation.gpus, 0)
     type_of = np.array([types.index(kind) if kind else 0 for kind in pools.gpu_types], dtype=np.int64)
     servers = ServerPools(types, type_of, pools.node_of, np.asarray(capacity, dtype=np.int64))
-    copies, jobs = Counter(job.copy_of or job.id for job in in_order), _HadarJobs(situation, types)
-    queue = tuple(
-        _divide_work(jobs.of(job, jobs.types_in(eligible_pools[job.id], pools)), copies[job.copy_of or job.id])
-        for job in schedulable
-    )
+    copies = Counter(job.copy_of or job.id for job in in_order)
+    queue = tuple(_divide_work(jobs.of(job, request), copies[job.copy_of or job.id]) for job, request in schedulable)
     return HadarProblem(queue, servers, running)
 
 
@@ -118,37 +117,70 @@ def _is_schedulable(job: Job) -> bool:
     return job.original_request.gpus > 0 and job.state in (JobState.PENDING, JobState.RUNNING)
 
 
+def task_allocation(allocation: Allocation) -> TaskAllocation:
+    """Returns the GPUs of an allocation by pool."""
+    if len(allocation.pools) == 1:
+        return ((allocation.pools[0], allocation.gpus[0]),)
+    return tuple(sorted(zip(allocation.pools, allocation.gpus, strict=True)))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _GangRequest:
+    """What jobs that ask alike have in common: the GPUs, the types on which they may start, and the numbers of servers
+    and whether they mix types, as in `GangThroughput`. There is one object for each."""
+
+    gpus: int
+    gpu_type: str | None
+    eligible: frozenset[str]
+    spread: tuple[int, int, bool]
+
+
 class _HadarJobs:
     """The jobs for Hadar. An iteration is a second on the reference type with proportional CPUs and memory. Jobs that
     are equally fast share the object that tells it."""
 
-    def __init__(self, situation: Situation, types: Sequence[str]) -> None:
+    def __init__(self, situation: Situation, eligibility: Eligibility, pools: Pools) -> None:
         self._now, self._knowledge = situation.snapshot.time, situation.knowledge
-        self._estimates = estimates_by_type(types)
+        self._eligibility, self._pools = eligibility, pools
+        self._estimates = estimates_by_type(pools.known_types)
         self._types: dict[int, tuple[tuple[Mask, ...], frozenset[str]]] = {}
-        self._gangs: dict[Request, tuple[int, int, bool]] = {}
+        self._of_asks: dict[tuple[Hashable, frozenset[str]], _GangRequest] = {}
+        self._requests: dict[tuple[int, str | None, frozenset[str], tuple[int, int, bool]], _GangRequest] = {}
         self._throughputs: dict[tuple[object, ...], GangThroughput] = {}
 
-    def types_in(self, masks: tuple[Mask, ...], pools: Pools) -> frozenset[str]:
+    def masks(self) -> Iterator[Mask]:
+        """Yields the pools on which jobs may start that were asked for."""
+        for masks, _ in self._types.values():
+            yield from masks
+
+    def request_of(self, job: Job, alike: Hashable) -> _GangRequest:
+        """Returns what the job asks for; `alike` is equal for jobs that ask alike but for their time limits."""
+        key = alike, self._eligibility.closed_nodes(job)
+        known = self._of_asks.get(key)
+        if known is None:
+            request, masks = job.original_request, self._eligibility.pool_masks(job)
+            gang = gang_of(request, None, memory_tunable=False)
+            spread = gang.min_nodes, gang.max_nodes, not why_single_type(request)
+            asked = request.gpus, request.gpu_type, self._types_in(masks), spread
+            known = self._of_asks[key] = self._requests.setdefault(asked, _GangRequest(*asked))
+        return known
+
+    def _types_in(self, masks: tuple[Mask, ...]) -> frozenset[str]:
         """Returns the GPU types of these pools."""
         if id(masks) not in self._types:
+            pools = self._pools
             kinds = {int(kind) for mask in masks for kind in np.unique(pools.kind_of[mask])}
             self._types[id(masks)] = masks, frozenset(pools.kinds[kind].gpu_type for kind in kinds)
         return self._types[id(masks)][1]
 
-    def of(self, job: Job, eligible: frozenset[str]) -> HadarJob:
-        """`eligible` are the types on which it may start."""
-        request, knowledge = job.original_request, self._knowledge
-        spread = self._gangs.get(request)
-        if spread is None:
-            gang = gang_of(request, None, memory_tunable=False)
-            spread = self._gangs[request] = gang.min_nodes, gang.max_nodes, not why_single_type(request)
-        held, profile = frozenset(share.gpu_type for share in job.allocations), knowledge.rate_profile(job)
-        key = id(profile), request.gpus, request.gpu_type, held, eligible, spread
+    def of(self, job: Job, request: _GangRequest) -> HadarJob:
+        knowledge, held = self._knowledge, frozenset([share.gpu_type for share in job.allocations])
+        profile = knowledge.rate_profile(job)
+        key = id(profile), request, held
         throughput = self._throughputs.get(key)
         if throughput is None:
-            together, apart = _rates(job, self._estimates, eligible | held, knowledge)
-            throughput = self._throughputs[key] = GangThroughput(request.gpus, together, apart, *spread)
+            together, apart = _rates(job, profile, self._estimates, request.eligible | held, knowledge)
+            throughput = self._throughputs[key] = GangThroughput(request.gpus, together, apart, *request.spread)
         remaining = knowledge.remaining_seconds(job)
         remaining = DEFAULT_REMAINING if remaining == inf else remaining
         total, age = remaining + knowledge.executed_seconds(job), max(0.0, self._now - job.submit_time)
@@ -163,39 +195,41 @@ def _divide_work(job: HadarJob, copies: int) -> HadarJob:
 
 
 def _rates(
-    job: Job, estimates: Mapping[str, float], reachable: Container[str], knowledge: Knowledge
+    job: Job,
+    profile: Profile | None,
+    estimates: Mapping[str, float],
+    reachable: Container[str],
+    knowledge: Knowledge,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns the speed on each type of `estimates`, those of equation 10, on one node and on several; 0.0 on types out
-    of reach.
+    of reach. `profile` is that with the job's rates.
 
     A running job is no faster on a type than where it runs, unless its rates on both were measured: it is not restarted
     for an estimate. A waiting one without any rate counts as equally fast on all types, so that it outbids nobody.
     """
     gpus, held = job.original_request.gpus, {share.gpu_type for share in job.allocations} & estimates.keys()
-    profile = knowledge.rate_profile(job)
-    if not held:
-        known = _known_rates(profile, job.original_request.gpu_type or knowledge.reference, gpus)
-        if known and estimates.keys() <= known.keys():
-            alone = tuple(known[kind] if kind in reachable else 0.0 for kind in estimates)
-            return alone, alone
-    full = knowledge.reference_rate(profile, job.original_request.gpu_type, gpus)
-    measured, speeds = knowledge.measured_types(job), list[tuple[float, ...]]()
-    differ = profile is not None and any(scaling.apart for scaling in profile.scaling.values())
-    for nodes in (1, 2) if differ else (1,):
-        rates = knowledge.rates_by_type(job, estimates, gpus, nodes) if full else {}
-        if rates:
+    known = _known_rates(profile, job.original_request.gpu_type or knowledge.reference, gpus)
+    by_nodes = [known] if known and estimates.keys() <= known.keys() else []
+    if not by_nodes:
+        full = knowledge.reference_rate(profile, job.original_request.gpu_type, gpus)
+        slowest = min((estimates[kind] for kind in held), default=inf)
+        differ = profile is not None and any(scaling.apart for scaling in profile.scaling.values())
+        for nodes in (1, 2) if differ else (1,):
+            rates = knowledge.rates_by_type(job, estimates, gpus, nodes) if full else {}
             by_type = {kind: rate / full for kind, rate in rates.items()}
-        else:
-            slowest = min((estimates[kind] for kind in held), default=inf)
-            by_type = {kind: estimate / slowest if held else 1.0 for kind, estimate in estimates.items()}
-        if held:
-            now = min(by_type[kind] for kind in held)
-            by_type = {
-                kind: speed if held <= measured and kind in measured else min(speed, now)
-                for kind, speed in by_type.items()
-            }
-        speeds.append(tuple(by_type[kind] if kind in reachable else 0.0 for kind in estimates))
+            unknown = {kind: estimate / slowest if held else 1.0 for kind, estimate in estimates.items()}
+            by_nodes.append(by_type or unknown)
+    if held:
+        measured = knowledge.measured_types(job)
+        can_move = measured if held <= measured else frozenset[str]()
+        by_nodes = [_no_faster(rates, min(rates[kind] for kind in held), can_move) for rates in by_nodes]
+    speeds = [tuple([rates[kind] if kind in reachable else 0.0 for kind in estimates]) for rates in by_nodes]
     return speeds[0], speeds[-1]
+
+
+def _no_faster(rates: Mapping[str, float], most: float, but_for: Container[str]) -> Mapping[str, float]:
+    """Returns the rates, none but on these types above `most`."""
+    return {kind: rate if kind in but_for else min(rate, most) for kind, rate in rates.items()}
 
 
 def _known_rates(profile: Profile | None, named: str, gpus: int) -> Mapping[str, float]:
@@ -203,9 +237,8 @@ def _known_rates(profile: Profile | None, named: str, gpus: int) -> Mapping[str,
     nodes make a difference."""
     if profile is None or named not in profile.scaling or any(of.apart for of in profile.scaling.values()):
         return {}
-    rates = {kind: scaling.rate_at(gpus) for kind, scaling in profile.scaling.items()}
-    full = rates[named]
-    return {kind: rate / full for kind, rate in rates.items()} if full > 0 else {}
+    full = profile.scaling[named].rate_at(gpus)
+    return {kind: scaling.rate_at(gpus) / full for kind, scaling in profile.scaling.items()} if full > 0 else {}
 
 
 def _on_faster_idle_types(
@@ -213,6 +246,8 @@ def _on_faster_idle_types(
 ) -> Mapping[JobId, TaskAllocation]:
     """Returns the round with those new jobs that have `estimates` on the GPUs that these say are fastest, out of their
     own and those that nobody else gets: an estimate chooses among idle GPUs, and outbids nobody."""
+    if not estimates.keys() & allocations.keys():
+        return allocations
     chosen, servers, shapes = dict(allocations), problem.servers, GangShapes()
     no_price = np.zeros(len(servers.capacity))
     free = FreeGpus.of(servers, servers.free_after(chosen.values()), no_price, lambda *_: 0.0)
@@ -303,11 +338,7 @@ class HadarPrices:
 
         def total_utility(allocations: Mapping[JobId, Allocation]) -> float:
             """CPUs or memory may lead to other nodes than the prices chose; no job is preempted for a lower utility."""
-            tasks = {
-                job: tuple(sorted(zip(allocation.pools, allocation.gpus, strict=True)))
-                for job, allocation in allocations.items()
-                if job in schedulable
-            }
+            tasks = {job: task_allocation(allocation) for job, allocation in allocations.items() if job in schedulable}
             return priced_round.total_utility(tasks, problem.running)
 
         return Entitlement(
@@ -319,7 +350,7 @@ class HadarPrices:
                 frozenset(kept or {}),
                 self.name,
             ),
-            gpu_types={job: frozenset(kinds) for job, kinds in types.items()},
+            gpu_types=_due_types(types),
             rates={
                 (job.job, kind): rate
                 for job in problem.queue
@@ -348,6 +379,8 @@ class _PayoffOrder:
     kept: frozenset[JobId]
     name: str
     _keeping: dict[JobId, bool] = field(default_factory=dict)
+    _texts: dict[tuple[tuple[str, int], ...], str] = field(default_factory=dict)
+    """What explains GPUs of each type."""
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
         return rank_by(
@@ -382,7 +415,10 @@ class _PayoffOrder:
         if job.id in self.kept:
             return "ends in this round"
         kinds = self.types.get(job.id)
-        return f"pays for {format_type_mix(kinds)}" if kinds else "no GPUs at these prices"
+        if not kinds:
+            return "no GPUs at these prices"
+        mix = tuple(kinds.items())
+        return self._texts.get(mix) or self._texts.setdefault(mix, f"pays for {format_type_mix(kinds)}")
 
 
 def _types_by_job(
@@ -396,8 +432,16 @@ def _types_by_job(
     }
 
 
-def _held_by_type(job: Job) -> Counter[str]:
-    held = Counter[str]()
+def _due_types(types: Mapping[JobId, Mapping[str, int]]) -> dict[JobId, frozenset[str]]:
+    """Returns the types of each job; the same object for the same ones."""
+    known = dict[tuple[str, ...], frozenset[str]]()
+    keys = {job: tuple(kinds) for job, kinds in types.items()}
+    return {job: known.setdefault(key, frozenset(key)) for job, key in keys.items()}
+
+
+def _held_by_type(job: Job) -> Mapping[str, int]:
+    held = dict[str, int]()
     for share in job.allocations:
-        held[share.gpu_type] += share.resources.gpus
+        if share.resources.gpus:
+            held[share.gpu_type] = held.get(share.gpu_type, 0) + share.resources.gpus
     return held

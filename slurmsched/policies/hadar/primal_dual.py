@@ -39,8 +39,8 @@ from slurmsched.policies.hadar.problem import (
     Utility,
     UtilityFactory,
     effective_throughput,
-    utilities,
 )
+from slurmsched.policies.hadar.queue import PlacesByRow, QueueArrays
 from slurmsched.policies.hadar.servers import GangShape, GangShapes
 from slurmsched.policies.stages import RUN_OVER_RESTART
 
@@ -91,26 +91,25 @@ def compute_prices(jobs: Sequence[HadarJob], servers: ServerPools, utility: Util
     hardly gains from a fast type leaves it to others. The horizon T is when the slowest job ends if all jobs share the
     cluster. `eta` is the smallest that equation 9 allows.
     """
+    return _prices_of(QueueArrays(jobs, servers, utility), servers, period)
+
+
+def _prices_of(queue: QueueArrays, servers: ServerPools, period: float) -> Prices:
     kinds, total = len(servers.types), int(servers.capacity.sum())
-    best_rates = servers.best_rates([job.throughput for job in jobs])
-    runnable = [job for job, best in zip(jobs, best_rates, strict=True) if job.remaining > 0 and best > 0]
-    if not runnable:
+    runnable = np.flatnonzero((queue.remaining > 0) & (queue.best > 0))
+    if not len(runnable):
         return Prices(np.ones(kinds), np.full(kinds, _MIN_PRICE_RATIO))
-    best = np.array(servers.best_rates([job.throughput for job in runnable]))
-    rates = np.array([job.throughput.consolidated for job in runnable], dtype=np.float64)
-    remaining, age, workers = (
-        np.array(column, dtype=np.float64)
-        for column in zip(*((job.remaining, job.age, job.workers) for job in runnable), strict=True)
-    )
-    attainable, runs = np.minimum(rates, best[:, None]), rates > 0
-    completion = age[:, None] + remaining[:, None] / np.where(runs, attainable, 1.0)
-    per_gpu = utilities(utility, runnable, np.where(runs, completion, inf)) / workers[:, None]
+    best, rates = queue.best[runnable], queue.rates[runnable, :kinds]
+    remaining, age, workers = queue.remaining[runnable], queue.age[runnable], queue.workers[runnable]
+    runs = rates > 0
+    completion = queue.completion_times(runnable, np.minimum(rates, best[:, None]))
+    per_gpu = queue.utilities(runnable, completion) / workers[:, None]
     high = np.where(runs, per_gpu, 0.0).max(axis=0, initial=0.0)
     slowest = np.where(runs, rates, inf).min(axis=1)
     slots = np.maximum(1.0, np.ceil(remaining / slowest / period)) * workers
     horizon = float((age + remaining / slowest).max()) + float(slots.sum()) * period / max(total, 1)
     eta = max(1.0, total / float(slots.min()))
-    at_horizon = utilities(utility, runnable, np.full((len(runnable), 1), horizon))[:, 0]
+    at_horizon = queue.utilities(runnable, np.full((len(runnable), 1), horizon))[:, 0]
     least = float((at_horizon / slots).min()) / (4 * eta)
     high = np.where(high > 0, high, high.max(initial=least) or 1.0)
     low = np.minimum((least or np.finfo(float).tiny) * high / high.max(), high / _MIN_PRICE_RATIO)
@@ -131,20 +130,12 @@ BEAM_WIDTH: Final = 4
 class RankedQueue:
     """Jobs by utility per GPU, the highest first, with what each is worth at every rate that it can have."""
 
-    def __init__(self, queue: Sequence[HadarJob], servers: ServerPools, utility: Utility) -> None:
-        types = len(servers.types)
-        best_rates = np.array(servers.best_rates([job.throughput for job in queue])).reshape(-1)
-        remaining, age, workers = (
-            np.array(column, dtype=np.float64)
-            for column in ([job.remaining for job in queue], [job.age for job in queue], [job.workers for job in queue])
-        )
-        rates = np.array([(*job.throughput.consolidated, *job.throughput.spread) for job in queue], dtype=np.float64)
-        rates = np.column_stack((best_rates, rates.reshape(len(queue), 2 * types)))
-        runs = rates > 0
-        completion = np.where(runs, age[:, None] + remaining[:, None] / np.where(runs, rates, 1.0), inf)
-        worth = utilities(utility, queue, completion)
-        order = np.lexsort((completion[:, 0], -workers, -worth[:, 0] / workers))
-        self.jobs = tuple(queue[row] for row in order)
+    def __init__(self, queue: QueueArrays) -> None:
+        types, rates = queue.rates.shape[1] // 2, np.column_stack((queue.best, queue.rates))
+        completion = queue.completion_times(slice(None), rates)
+        worth = queue.utilities(slice(None), completion)
+        order = np.lexsort((completion[:, 0], -queue.workers, -worth[:, 0] / queue.workers))
+        self.jobs = tuple(queue.jobs[row] for row in order.tolist())
         self.shapes = GangShapes().of_all([job.throughput for job in self.jobs])
         self.worth = worth[order, 1:]
         """Utility at each consolidated rate, then at each spread one; [jobs, 2 types]."""
@@ -245,7 +236,7 @@ def dp_allocation(
     beam_width: int = BEAM_WIDTH,
 ) -> Mapping[str, TaskAllocation]:
     """Returns the admitted jobs with their allocations; only jobs with a positive payoff are admitted (algorithm 2)."""
-    ranked = RankedQueue(queue, servers, utility)
+    ranked = RankedQueue(QueueArrays(queue, servers, utility))
     return admit_paying(ranked, ranked.waiting(()), prices.state(servers, free), beam_width)
 
 
@@ -267,7 +258,7 @@ def fill_idle(
     queue: Sequence[HadarJob], servers: ServerPools, free: Ints, prices: Prices, utility: Utility
 ) -> dict[str, TaskAllocation]:
     """Returns allocations in free GPUs for jobs that failed the payoff test, since these GPUs would be idle."""
-    ranked = RankedQueue(queue, servers, utility)
+    ranked = RankedQueue(QueueArrays(queue, servers, utility))
     return admit_all(ranked, ranked.waiting(()), prices.state(servers, free))
 
 
@@ -321,42 +312,44 @@ class PricedRound:
     """One round's jobs, servers and prices."""
 
     def __init__(self, scheduler: HadarScheduler, queue: Sequence[HadarJob], servers: ServerPools) -> None:
-        self._scheduler, self._queue, self._servers = scheduler, queue, servers
-        self._utility: Utility = scheduler.make_utility(queue, servers)
+        self._scheduler, self._servers = scheduler, servers
+        self._queue = QueueArrays(queue, servers, scheduler.make_utility(queue, servers))
+        self._held: tuple[Mapping[str, TaskAllocation], PlacesByRow] | None = None
 
     @cached_property
     def _prices(self) -> Prices:
         """Only allocations that are looked for have prices, not the worth of those that there are."""
-        return compute_prices(self._queue, self._servers, self._utility, self._scheduler.period)
+        return _prices_of(self._queue, self._servers, self._scheduler.period)
 
     @cached_property
     def _ranked(self) -> RankedQueue:
-        return RankedQueue(self._queue, self._servers, self._utility)
+        return RankedQueue(self._queue)
 
     def decide(self, running: Mapping[str, TaskAllocation]) -> dict[str, TaskAllocation]:
         """Returns the allocations of the jobs that run in the coming round."""
-        held = dict(running)
-        kept = self.solve(held)
+        kept = self.solve(running)
         if not self._scheduler.may_migrate:
             return kept
-        if not held:
-            return self.exchange(kept, held)
+        if not running:
+            return self.exchange(kept, running)
         restarted = self.solve({})
         unmoved = {
-            job: held[job]
+            job: running[job]
             for job in restarted
-            if job in held and _same_counts(self._servers, restarted[job], held[job])
+            if job in running and _same_counts(self._servers, restarted[job], running[job])
         }
-        kept, restarted = (self.exchange(allocations, held) for allocations in (kept, self.solve(unmoved)))
-        return restarted if self.total_utility(restarted, held) > self.total_utility(kept, held) else kept
+        kept, restarted = (self.exchange(allocations, running) for allocations in (kept, self.solve(unmoved)))
+        return restarted if self.total_utility(restarted, running) > self.total_utility(kept, running) else kept
 
     def solve(self, running: Mapping[str, TaskAllocation]) -> dict[str, TaskAllocation]:
         """Returns the running allocations, and new ones for the other jobs."""
         result, scheduler, servers, queue = dict(running), self._scheduler, self._servers, self._ranked
         free = servers.free_after(result.values())
-        result |= admit_paying(queue, queue.waiting(result), self._prices.state(servers, free), scheduler.beam_width)
-        if scheduler.work_conserving:
+        if free.any():
+            waiting, state = queue.waiting(result), self._prices.state(servers, free)
+            result |= admit_paying(queue, waiting, state, scheduler.beam_width)
             free = servers.free_after(result.values())
+        if scheduler.work_conserving and free.any():
             result |= admit_all(queue, queue.waiting(result), self._prices.state(servers, free))
         return result
 
@@ -365,36 +358,37 @@ class PricedRound:
     ) -> dict[str, TaskAllocation]:
         """Returns the same places, given anew to the jobs with the same request, waiting ones included, so that the
         total utility is highest. A restart costs its part of the next run."""
-        by_request: dict[tuple[int, int, int | None, bool], list[HadarJob]] = {}
-        for job in self._queue:
-            gang = job.throughput
-            request = gang.workers, gang.min_servers, gang.max_servers, gang.mixes_types
-            by_request.setdefault(request, []).append(job)
-        given, gone, scheduler = dict[str, TaskAllocation](), set[str](), self._scheduler
+        queue, servers, scheduler = self._queue, self._servers, self._scheduler
+        places, held = PlacesByRow(queue, allocations), self._held_by_row(running)
+        given, gone, jobs = dict[str, TaskAllocation](), set[str](), queue.jobs
         part = min(1.0 / RUN_OVER_RESTART, scheduler.restart_cost / scheduler.period)
-        for jobs in by_request.values():
-            places = {job.job: allocations[job.job] for job in jobs if job.job in allocations}
-            if places and len(jobs) > 1:
-                held = {job.job: running[job.job] for job in jobs if job.job in running}
-                new = assign(Exchange(jobs, places, held, self._servers, self._utility, scheduler.restart_cost, part))
-                given |= new
-                gone |= places.keys() - new.keys()
+        for rows in queue.with_same_request:
+            holders = rows[places.has[rows]].tolist()
+            if holders and len(rows) > 1:
+                new = assign(Exchange(queue, rows, places, held, servers, scheduler.restart_cost, part))
+                given |= {jobs[row].job: place for row, place in new.items()}
+                gone.update(jobs[row].job for row in holders if row not in new)
         return {job: place for job, place in allocations.items() if job not in gone} | given
+
+    def _held_by_row(self, running: Mapping[str, TaskAllocation]) -> PlacesByRow:
+        """Returns the running allocations by row: once for the same object, since they are compared with several."""
+        if self._held is None or self._held[0] is not running:
+            self._held = running, PlacesByRow(self._queue, running)
+        return self._held[1]
 
     def total_utility(self, allocations: Mapping[str, TaskAllocation], running: Mapping[str, TaskAllocation]) -> float:
         """Returns the sum of utilities, less a restart for every running job that loses or changes its allocation."""
-        total = 0.0
-        for job in self._queue:
-            allocation, held = allocations.get(job.job), running.get(job.job)
-            if allocation is not None:
-                delay = self._scheduler.restart_cost if held is not None and held != allocation else 0.0
-                total += self._utility_at(job, allocation, delay)
-            elif held is not None:
-                total -= self._utility_at(job, held) - self._utility_at(job, held, self._scheduler.restart_cost)
-        return total
-
-    def _utility_at(self, job: HadarJob, allocation: TaskAllocation, delay: float = 0.0) -> float:
-        return self._utility(job, job.completion_time(self._servers.rate(job, allocation), delay))
+        queue, cost = self._queue, self._scheduler.restart_cost
+        now, held = PlacesByRow(queue, allocations), self._held_by_row(running)
+        restarts = [
+            held.of_row.get(row, place) != place for row, place in zip(now.rows.tolist(), now.places, strict=True)
+        ]
+        of_job = np.zeros(len(queue))
+        of_job[now.rows] = queue.worth_at(now.rows, now.places, np.where(restarts, cost, 0.0))
+        lost = held.rows[~now.has[held.rows]]
+        had = held.those_of(lost.tolist())
+        of_job[lost] = queue.worth_at(lost, had, cost) - queue.worth_at(lost, had)
+        return float(np.cumsum(of_job)[-1]) if len(queue) else 0.0  # one after the other, as a sum in words
 
 
 def _same_counts(servers: ServerPools, first: TaskAllocation, second: TaskAllocation) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from slurmsched.arrays import Floats, Ints
+from slurmsched.arrays import Ints
 from slurmsched.policies.errors import PolicyError
 
 TaskAllocation = tuple[tuple[int, int], ...]
@@ -203,22 +203,6 @@ class InverseTime:
             return 0.0
         size, worth = self.parts[job.job]
         return size / ahead * worth
-
-    def of_all(self, jobs: Sequence[HadarJob], completion: Floats) -> Floats:
-        """Returns the utility of each job at each of its completion times; [jobs, times]."""
-        of_jobs = np.array([self.parts[job.job] for job in jobs], dtype=np.float64).reshape(len(jobs), 2)
-        age = np.array([0.0 if self.since_arrival else job.age for job in jobs], dtype=np.float64)
-        ahead = completion - age[:, None]
-        ends = (ahead > 0) & (ahead < inf)
-        return np.where(ends, of_jobs[:, :1] / np.where(ends, ahead, 1.0) * of_jobs[:, 1:], 0.0)
-
-
-def utilities(utility: Utility, jobs: Sequence[HadarJob], completion: Floats) -> Floats:
-    """Returns the utility of each job at each of its completion times; [jobs, times]."""
-    if isinstance(utility, InverseTime):
-        return utility.of_all(jobs, completion)
-    each = [utility(job, time) for job, times in zip(jobs, completion.tolist(), strict=True) for time in times]
-    return np.array(each, dtype=np.float64).reshape(completion.shape)
 
 
 _SLACK_WEIGHT: Final = 10.0
