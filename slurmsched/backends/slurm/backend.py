@@ -30,6 +30,7 @@ from slurmsched.backends.slurm.executor import BatchExecutor
 from slurmsched.backends.slurm.jobs import with_gpu_defaults, without_memory, without_shards_by_task
 from slurmsched.backends.slurm.limits import read_limits, read_preempting_qos
 from slurmsched.backends.slurm.operation_commands import commands_for
+from slurmsched.backends.slurm.placeholder import PLACEHOLDER, narrowing_partitions, without_placeholder
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
 from slurmsched.backends.slurm.squeue_table import read_origins
 from slurmsched.model import Association, JobId, Node, Operation, Outcome, Reservation, Snapshot, Verb
@@ -103,17 +104,20 @@ class ClusterReader:
         partitions = with_preemption(
             (with_job_defaults(of, configuration) for of in partition_info.partitions), configuration
         )
+        narrowing = narrowing_partitions(partitions.values(), view.nodes, configuration.release)
+        partitions = without_placeholder(partitions)
         jobs = tuple(
             with_gpu_defaults(job, (partitions[name] for name in job.partitions if name in partitions))
             for job in {parsed.job.id: parsed.job for parsed in view.jobs}.values()
         )
+        forms = {parsed.job.id: parsed.request_form for parsed in view.jobs}
         if configuration.takes_shards_of_several_gpus:
-            forms = {parsed.job.id: parsed.request_form for parsed in view.jobs}
             jobs = tuple(without_shards_by_task(job, forms[job.id]) for job in jobs)
         if not configuration.schedules_memory:
             jobs = tuple(map(without_memory, jobs))
         associations, unread = self._read_associations(time)
-        nodes = (with_cpu_units(node, configuration.select_parameters) for node in view.nodes)
+        shown = (node for node in view.nodes if node.name != PLACEHOLDER)
+        nodes = (with_cpu_units(node, configuration.select_parameters) for node in shown)
         counted = count_shards_by_job(nodes, jobs)
         snapshot = Snapshot(
             time=time,
@@ -132,7 +136,7 @@ class ClusterReader:
             preempting_qos=self._read_preempting_qos(configuration, time),
             widens_shards=configuration.widens_shards,
         )
-        return PollResult(snapshot, {parsed.job.id: parsed.request_form for parsed in view.jobs}, view.remarks)
+        return PollResult(snapshot, _narrowing(forms, snapshot, narrowing), view.remarks)
 
     def configuration(self) -> SlurmctldConfiguration:
         """slurmctld's configuration, at most an hour old. Raises BackendError."""
@@ -199,6 +203,16 @@ def _with_reservations(nodes: Iterable[Node], active: Iterable[Reservation]) -> 
     for node in nodes:
         missing = not node.reservation and node.name in names
         yield replace(node, reservation=names[node.name]) if missing else node
+
+
+def _narrowing(
+    forms: Mapping[JobId, RequestForm], snapshot: Snapshot, partitions: frozenset[str]
+) -> Mapping[JobId, RequestForm]:
+    """The forms, those of jobs with `narrows` that may start in these partitions alone."""
+    if not partitions:
+        return forms
+    able = (job.id for job in snapshot.jobs if job.partitions and partitions.issuperset(job.partitions))
+    return {**forms, **{job: replace(forms[job], narrows=True) for job in able}}
 
 
 class SlurmBackend:
