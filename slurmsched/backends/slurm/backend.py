@@ -72,15 +72,22 @@ def parse_activity(sdiag: str) -> str:
 
 
 class ClusterReader:
-    """Reads a cluster. `clock` returns unix seconds; with `associations` the shares of users are read too."""
+    """Reads a cluster. `clock` returns unix seconds; with `associations` the shares of users are read too, and with
+    `narrows` starts name the placeholder where there is one."""
 
     def __init__(
-        self, commands: Commands, source: PollSource, clock: Callable[[], float], associations: bool = False
+        self,
+        commands: Commands,
+        source: PollSource,
+        clock: Callable[[], float],
+        associations: bool = False,
+        narrows: bool = True,
     ) -> None:
         self._commands = commands
         self._source = source
         self._clock = clock
         self._associations = associations
+        self._narrows = narrows
         self._configuration: tuple[float, SlurmctldConfiguration] | None = None
         self._partition_info: tuple[float, PartitionInfo] | None = None
         self._association_cache: tuple[float, tuple[Association, ...], tuple[str, ...]] | None = None
@@ -136,7 +143,8 @@ class ClusterReader:
             preempting_qos=self._read_preempting_qos(configuration, time),
             widens_shards=configuration.widens_shards,
         )
-        return PollResult(snapshot, _narrowing(forms, snapshot, narrowing), view.remarks)
+        narrowed = _narrowing(forms, snapshot, narrowing) if self._narrows else forms
+        return PollResult(snapshot, narrowed, view.remarks)
 
     def configuration(self) -> SlurmctldConfiguration:
         """slurmctld's configuration, at most an hour old. Raises BackendError."""
@@ -218,7 +226,8 @@ def _narrowing(
 class SlurmBackend:
     """A Slurm cluster: reads from a `PollSource`, changes by commands only.
 
-    `clock` returns unix seconds, `user` the name of the acting user; with `associations` shares of users are read too.
+    `clock` returns unix seconds, `user` the name of the acting user; with `associations` shares of users are read too,
+    and with `narrows` starts name the placeholder where there is one.
     """
 
     def __init__(
@@ -227,11 +236,13 @@ class SlurmBackend:
         source: PollSource,
         clock: Callable[[], float],
         user: Callable[[], str] = effective_user,
+        *,
         associations: bool = False,
+        narrows: bool = True,
     ) -> None:
         self._commands = commands
         self._source = source
-        self._reader = ClusterReader(commands, source, clock, associations)
+        self._reader = ClusterReader(commands, source, clock, associations, narrows)
         self._user = user
         self._forms: Mapping[JobId, RequestForm] = {}
         self._clock = clock

@@ -144,6 +144,15 @@ def test_an_undo_returns_to_what_the_job_had_before() -> None:
     assert (outcome.result, slurm.jobs[1].fields["ReqNodeList"]) == (Result.DONE, "")
 
 
+def test_where_the_settings_forbid_it_the_placeholder_is_read_and_not_named() -> None:
+    slurm, _ = narrowed_cluster()
+    backend = SlurmBackend(Commands(5, runner=slurm), CommandSource(), lambda: 1000.0, narrows=False)
+    seen = backend.observe()
+    assert seen.partitions[0].nodes == {"n1", "n2"}
+    backend.execute([start(seen.jobs_by_id["1"])])
+    assert slurm.jobs[1].fields["ReqNodeList"] == "n1"
+
+
 def test_without_the_placeholder_in_its_partition_nothing_is_different() -> None:
     slurm = FakeSlurm([FakeJob(1)], [FakeNode("n1")])
     backend = connected(slurm)
