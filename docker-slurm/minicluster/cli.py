@@ -42,7 +42,14 @@ def _up(commands: Commands, args: argparse.Namespace) -> None:
     if not source.is_dir():
         raise ClusterError(f"--source {source} is not a directory")
     options = ClusterOptions(
-        args.release, parse_nodes(args.nodes), source, args.virtual, args.kill_wait, overrides, args.source_tarball
+        args.release,
+        parse_nodes(args.nodes),
+        source,
+        args.virtual,
+        args.kill_wait,
+        overrides,
+        args.source_tarball,
+        args.placeholder,
     )
     if len(options.gpus_by_node) > MAX_CONTAINERS:
         raise ClusterError(f"at most {MAX_CONTAINERS} nodes with a container each: use --virtual for more")
@@ -145,14 +152,21 @@ def _parser() -> argparse.ArgumentParser:
     spec_help = "TYPE:COUNTxGPUS[/CPUSc][/THREADSt][/MEMORYg],... (default: %(default)s)"
     option("--nodes", default=DEFAULT_SPEC, metavar="SPEC", help=spec_help)
     option("--virtual", action="store_true", help="no slurmd: jobs get their allocation and stay CONFIGURING")
+    option("--placeholder", action="store_true", help="also the node that never exists, which starts name")
     source_help = "checkout to mount at /opt/slurmsched (default: this one)"
     option("--source", default=str(CHECKOUT), metavar="DIR", help=source_help)
     tarball_help = "Slurm's source for --release source (default: $SLURMSCHED_SLURM_SOURCE)"
     option("--source-tarball", default="", metavar="FILE", help=tarball_help)
     option("--kill-wait", type=int, default=30, metavar="SECONDS", help="KillWait (default: %(default)s)")
     option("--anew", action="store_true", help="remove a cluster of this name first")
-    set_help = "another line for slurm.conf; may be repeated"
-    option("--set", type=_setting, action="append", default=[], metavar="KEY=VALUE", help=set_help)
+    option(
+        "--set",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another line for slurm.conf; may be repeated",
+    )
     up.set_defaults(verb=_up)
 
     down = verbs.add_parser("down", parents=[named], help="remove a cluster's containers, volumes and network")

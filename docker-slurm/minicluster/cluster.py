@@ -33,6 +33,8 @@ class ClusterOptions:
     overrides: dict[str, str] = field(default_factory=dict)
     tarball: str = ""
     """Path of Slurm's source tarball, for the release `source`."""
+    placeholder: bool = False
+    """Whether slurm.conf has the node that never exists."""
 
     @property
     def gpus_by_node(self) -> dict[str, int]:
@@ -149,7 +151,11 @@ class Cluster:
 
     def _configuration(self, options: ClusterOptions) -> bytes:
         slurm = slurm_conf(
-            options.groups, virtual=options.virtual, kill_wait=options.kill_wait, overrides=options.overrides
+            options.groups,
+            virtual=options.virtual,
+            kill_wait=options.kill_wait,
+            overrides=options.overrides,
+            placeholder=options.placeholder,
         )
         return config_archive(options.release, options.source, slurm, gres_conf(options.groups))
 

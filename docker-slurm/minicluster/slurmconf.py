@@ -31,13 +31,23 @@ SuspendRate=0
 """
 
 
-def slurm_conf(groups: Sequence[NodeGroup], *, virtual: bool, kill_wait: int, overrides: Mapping[str, str]) -> str:
+PLACEHOLDER = "NodeName=synsched-never State=FUTURE\n"
+
+
+def slurm_conf(
+    groups: Sequence[NodeGroup],
+    *,
+    virtual: bool,
+    kill_wait: int,
+    overrides: Mapping[str, str],
+    placeholder: bool = False,
+) -> str:
     """The text of slurm.conf: the template, with `overrides` replaced or appended."""
     text = Template((CONFIG / "slurm.conf").read_text()).substitute(
         mem_per_cpu=min(group.memory_mb // group.cpus for group in groups),
         kill_wait=kill_wait,
         power=POWER_SAVING if virtual else "",
-        nodes="".join(_node_line(group, virtual=virtual) for group in groups),
+        nodes="".join(_node_line(group, virtual=virtual) for group in groups) + (PLACEHOLDER if placeholder else ""),
     )
     for key, value in overrides.items():
         line = f"{key}={value}"

@@ -51,6 +51,7 @@ class Request:
     `threads_per_core` are the threads that it uses of each core (`--threads-per-core`, `--hint=nomultithread`); 0: all.
     With `cpus_by_default` its partition gives it its CPUs by GPU, unless an update asks for others.
     With `memory_unscheduled` Slurm shares out no memory: a node needs as much, however many jobs run there.
+    With `narrowed` Slurm tests it on its `pinned` nodes alone, and on no other.
     """
 
     gpus: int = 0
@@ -73,6 +74,7 @@ class Request:
     threads_per_core: int = 0
     cpus_by_default: bool = False
     memory_unscheduled: bool = False
+    narrowed: bool = False
 
     @property
     def keeps_cpus(self) -> bool:

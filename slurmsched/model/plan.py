@@ -60,6 +60,9 @@ class JobSpec:
     """Of the whole job; 0 without, and in plans that were stored before it was known."""
     counts_nodes: bool = field(default=True, compare=False)
     """Whether Slurm is told the number of nodes. If not, it counts those in `nodes`: the owner may have named none."""
+    narrowed: bool | None = field(default=None, compare=False)
+    """Whether Slurm tests it on `nodes` alone; None for a start, which the backend narrows where it can, and in plans
+    that were stored before it was known."""
 
 
 OperationValue = str | int | JobSpec | None

@@ -43,6 +43,7 @@ def spec_of(request: Request) -> JobSpec:
         keeps_memory=request.keeps_memory,
         shards=request.shards,
         counts_nodes=not _leaves_count(request),
+        narrowed=request.narrowed,
     )
 
 
@@ -109,8 +110,10 @@ def running_spec(job: Job, nodes: Mapping[str, Node]) -> JobSpec:
 
 def equivalent(first: JobSpec, second: JobSpec) -> bool:
     """Whether Slurm treats both alike. `gpus_per_node` is ignored if one of them has none, CPUs and memory that the
-    request keeps are, and CPUs are compared by task and shards where both know them. Slurm counts at least one task per
-    node."""
+    request keeps are, and CPUs are compared by task, and shards and whether it is narrowed, where both know them. Slurm
+    counts at least one task per node."""
+    if None not in (first.narrowed, second.narrowed) and first.narrowed != second.narrowed:
+        return False
     if None in (first.gpus_per_node, second.gpus_per_node):
         first, second = replace(first, gpus_per_node=None), replace(second, gpus_per_node=None)
     if first.keeps_cpus or second.keeps_cpus:

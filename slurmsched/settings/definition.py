@@ -46,6 +46,13 @@ class ClusterSettings:
             " other accounts"
         },
     )
+    narrow: bool = field(
+        default=True,
+        metadata={
+            "doc": "where slurm.conf has the node synsched-never, a start names it too, so that slurmctld tests its job"
+            " on no other nodes; false before that node is taken out again"
+        },
+    )
     others: tuple[str, ...] = field(
         default=(),
         metadata={

@@ -2,6 +2,7 @@
 
     SLURMSCHED_SCALE_NODES=12500 SLURMSCHED_SCALE_JOBS=25000 .venv/bin/pytest tests/slurm/test_scale.py -rP
 
+With SLURMSCHED_SCALE_NARROW=1 slurm.conf has the node that starts name (docs/admin.md, thousands of nodes).
 Times are printed for people and not asserted: `synsched bench round --json` measures them on a machine that is quiet.
 """
 
@@ -31,6 +32,7 @@ ARRAYS = JOBS * 3 // 5 // 1000
 OWN = JOBS - 1000 * ARRAYS
 CLUSTER = (
     "--virtual", "--nodes", f"v100:{NODES // 2}x8,k80:{NODES // 2}x8", "--set", f"MaxJobCount={max(10_000, 2 * JOBS)}",
+    *(("--placeholder",) if os.environ.get("SLURMSCHED_SCALE_NARROW") else ()),
 )  # fmt: skip
 HINT = "--comment=synsched:task=image"
 JOB = "printf '#!/bin/sh\\nsleep 100000\\n'"

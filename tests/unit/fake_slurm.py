@@ -70,6 +70,7 @@ class FakeSlurm:
         self.accounting_down = False
         self.private = "none"
         self.reservations = RESERVATION
+        self.partitions = PARTITION
         self.release = "24.11.5"
         self.tracked = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/shard"
         self.configuration_error = ""
@@ -160,7 +161,7 @@ class FakeSlurm:
             case ["show", "node"]:
                 return CommandResult(0, "".join(f"{node.text()}\n" for node in self.nodes.values()), "")
             case ["show", "partition"]:
-                return CommandResult(0, PARTITION, "")
+                return CommandResult(0, self.partitions, "")
             case ["show", "reservation"]:
                 return CommandResult(0, self.reservations, "")
             case ["show", "config"]:

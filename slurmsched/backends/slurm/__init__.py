@@ -53,4 +53,4 @@ def connect(cluster: ClusterSettings, clock: Callable[[], float] = time.time) ->
     source: PollSource = CommandSource()
     if installed and cluster.backend != "commands":
         source = PyslurmSource(clock, cluster.pyslurm_memory_max, required)
-    return SlurmBackend(commands, source, clock, associations=cluster.associations)
+    return SlurmBackend(commands, source, clock, associations=cluster.associations, narrows=cluster.narrow)

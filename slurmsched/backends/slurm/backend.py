@@ -31,6 +31,7 @@ from slurmsched.backends.slurm.executor import BatchExecutor
 from slurmsched.backends.slurm.jobs import with_gpu_defaults, without_memory, without_shards_by_task
 from slurmsched.backends.slurm.limits import read_limits, read_preempting_qos
 from slurmsched.backends.slurm.operation_commands import commands_for
+from slurmsched.backends.slurm.placeholder import PLACEHOLDER, narrowing_partitions, without_placeholder
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
 from slurmsched.backends.slurm.restarts import RestartDelays
 from slurmsched.backends.slurm.squeue_table import read_origins
@@ -73,15 +74,22 @@ def parse_activity(sdiag: str) -> str:
 
 
 class ClusterReader:
-    """Reads a cluster. `clock` returns unix seconds; with `associations` the shares of users are read too."""
+    """Reads a cluster. `clock` returns unix seconds; with `associations` the shares of users are read too, and with
+    `narrows` starts name the placeholder where there is one."""
 
     def __init__(
-        self, commands: Commands, source: PollSource, clock: Callable[[], float], associations: bool = False
+        self,
+        commands: Commands,
+        source: PollSource,
+        clock: Callable[[], float],
+        associations: bool = False,
+        narrows: bool = True,
     ) -> None:
         self._commands = commands
         self._source = source
         self._clock = clock
         self._associations = associations
+        self._narrows = narrows
         self._configuration: tuple[float, SlurmctldConfiguration] | None = None
         self._partition_info: tuple[float, PartitionInfo] | None = None
         self._association_cache: tuple[float, tuple[Association, ...], tuple[str, ...]] | None = None
@@ -105,17 +113,20 @@ class ClusterReader:
         partitions = with_preemption(
             (with_job_defaults(of, configuration) for of in partition_info.partitions), configuration
         )
+        narrowing = narrowing_partitions(partitions.values(), view.nodes, configuration.release)
+        partitions = without_placeholder(partitions)
         jobs = tuple(
             with_gpu_defaults(job, (partitions[name] for name in job.partitions if name in partitions))
             for job in {parsed.job.id: parsed.job for parsed in view.jobs}.values()
         )
+        forms = {parsed.job.id: parsed.request_form for parsed in view.jobs}
         if configuration.takes_shards_of_several_gpus:
-            forms = {parsed.job.id: parsed.request_form for parsed in view.jobs}
             jobs = tuple(without_shards_by_task(job, forms[job.id]) for job in jobs)
         if not configuration.schedules_memory:
             jobs = tuple(map(without_memory, jobs))
         associations, unread = self._read_associations(time)
-        nodes = (with_cpu_units(node, configuration.select_parameters) for node in view.nodes)
+        shown = (node for node in view.nodes if node.name != PLACEHOLDER)
+        nodes = (with_cpu_units(node, configuration.select_parameters) for node in shown)
         counted = count_shards_by_job(nodes, jobs)
         snapshot = Snapshot(
             time=time,
@@ -134,7 +145,8 @@ class ClusterReader:
             preempting_qos=self._read_preempting_qos(configuration, time),
             widens_shards=configuration.widens_shards,
         )
-        return PollResult(snapshot, {parsed.job.id: parsed.request_form for parsed in view.jobs}, view.remarks)
+        narrowed = _narrowing(forms, snapshot, narrowing) if self._narrows else forms
+        return PollResult(snapshot, narrowed, view.remarks)
 
     def configuration(self) -> SlurmctldConfiguration:
         """slurmctld's configuration, at most an hour old. Raises BackendError."""
@@ -203,11 +215,22 @@ def _with_reservations(nodes: Iterable[Node], active: Iterable[Reservation]) -> 
         yield replace(node, reservation=names[node.name]) if missing else node
 
 
+def _narrowing(
+    forms: Mapping[JobId, RequestForm], snapshot: Snapshot, partitions: frozenset[str]
+) -> Mapping[JobId, RequestForm]:
+    """The forms, those of jobs with `narrows` that may start in these partitions alone."""
+    if not partitions:
+        return forms
+    able = (job.id for job in snapshot.jobs if job.partitions and partitions.issuperset(job.partitions))
+    return {**forms, **{job: replace(forms[job], narrows=True) for job in able}}
+
+
 class SlurmBackend:
     """A Slurm cluster: reads from a `PollSource`, changes by commands only.
 
-    `clock` returns unix seconds, `user` the name of the acting user; with `associations` shares of users are read too.
-    `monotonic` and `sleep` are for the second that a restart waits.
+    `clock` returns unix seconds, `user` the name of the acting user; with `associations` shares of users are read too,
+    and with `narrows` starts name the placeholder where there is one. `monotonic` and `sleep` are for the second that a
+    restart waits.
     """
 
     def __init__(
@@ -216,14 +239,15 @@ class SlurmBackend:
         source: PollSource,
         clock: Callable[[], float],
         user: Callable[[], str] = effective_user,
-        associations: bool = False,
         *,
+        associations: bool = False,
+        narrows: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._commands = commands
         self._source = source
-        self._reader = ClusterReader(commands, source, clock, associations)
+        self._reader = ClusterReader(commands, source, clock, associations, narrows)
         self._user = user
         self._restarts = RestartDelays(monotonic)
         self._sleep = sleep

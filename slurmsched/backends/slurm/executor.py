@@ -84,6 +84,7 @@ def matches_spec(spec: JobSpec, current: Request) -> bool:
     cpus = spec.cpus_per_task * tasks if spec.cpus_per_task else spec.cpus * spec.node_count
     return (
         current.pinned == frozenset(spec.nodes)
+        and spec.narrowed in (None, current.narrowed)
         and (current.nodes == spec.node_count or not spec.counts_nodes)
         and (current.gpus, current.gpu_type) == (spec.gpus, spec.gpu_type)
         and max(current.tasks, spec.node_count) == tasks

@@ -32,6 +32,7 @@ from typing import Final
 
 from slurmsched.backends.slurm.errors import UnsafeCommandError
 from slurmsched.backends.slurm.hostlist import fold_hostlist
+from slurmsched.backends.slurm.placeholder import PLACEHOLDER
 from slurmsched.backends.slurm.requests import RequestForm
 from slurmsched.model import JobSpec, Operation, Verb
 
@@ -190,7 +191,7 @@ def _update_fields(spec: JobSpec, form: RequestForm, *, gpus_change: bool, cpus_
     most = nodes if spec.max_nodes is None else checked_number(spec.max_nodes, nodes)
     repeats_tasks = tasks > nodes and not form.tasks_per_node
     fields = [
-        f"ReqNodeList={fold_hostlist(checked_node_name(node) for node in spec.nodes)}",
+        f"ReqNodeList={fold_hostlist((*map(checked_node_name, spec.nodes), *_placeholder(spec, form, most)))}",
         *([f"NumNodes={nodes}-{most}"] if spec.counts_nodes else []),
         *_gpus(spec, form, gpus_change=gpus_change),
         *([f"NumTasks={tasks}"] if repeats_tasks else []),
@@ -198,6 +199,13 @@ def _update_fields(spec: JobSpec, form: RequestForm, *, gpus_change: bool, cpus_
         *_memory(spec, form),
     ]
     return " ".join(fields)
+
+
+def _placeholder(spec: JobSpec, form: RequestForm, most: int) -> tuple[str, ...]:
+    """The placeholder, for a start that names as many nodes as it is told to have at most, and where it was there."""
+    starts = form.narrows and spec.counts_nodes and len(spec.nodes) == most
+    narrows = starts if spec.narrowed is None else spec.narrowed
+    return (PLACEHOLDER,) if narrows and spec.nodes else ()
 
 
 def _cpus(spec: JobSpec, form: RequestForm, *, cpus_change: bool) -> list[str]:

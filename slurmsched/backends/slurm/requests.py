@@ -9,6 +9,7 @@ from itertools import chain
 
 from slurmsched.backends.slurm.gres import Gres, count_shards, parse_gpus, parse_gres, parse_shards
 from slurmsched.backends.slurm.hostlist import MAX_NAMES, expand_hostlist
+from slurmsched.backends.slurm.placeholder import PLACEHOLDER
 from slurmsched.backends.slurm.records import or_empty, parse_count, parse_count_range, parse_mebibytes, parse_tres
 from slurmsched.backends.slurm.sbatch_options import let_go_reason, marked_let_go_reason, shown_let_go_reasons
 from slurmsched.model import Request
@@ -20,7 +21,8 @@ class RequestForm:
 
     The first three tell how GPUs are requested. CPUs per GPU and memory per CPU, per GPU or of whole nodes (`--mem=0`)
     stand in the environment of its script, so that no UPDATE may ask for them in another form.
-    `requeued`: the job ran before, so Slurm set its begin time, not a user.
+    `requeued`: the job ran before, so Slurm set its begin time, not a user. `narrows`: a start may name the
+    placeholder.
     """
 
     per_node: bool = False
@@ -33,6 +35,7 @@ class RequestForm:
     whole_memory: bool = False
     shards_per_task: bool = False
     requeued: bool = False
+    narrows: bool = False
 
 
 DEFAULT_FORM = RequestForm(per_node=True)
@@ -111,6 +114,8 @@ def parse_request(fields: Mapping[str, str], *, waiting: bool, max_nodes_named: 
     cpus = _cpus(fields, totals, gpus, waiting=waiting)
     shards = [e for key in ("TresPerJob", "TresPerNode", "TresPerTask") for e in parse_shards(fields.get(key))]
     types = {entry.type for entry in (*per_node, *per_job, *per_task, *shards) if entry.type}
+    named = frozenset(expand_hostlist(fields.get("ReqNodeList", ""), max_nodes_named))
+    pinned = named - {PLACEHOLDER} or named
     return Request(
         gpus=gpus,
         gpu_type=next(iter(types)) if len(types) == 1 else None,
@@ -122,7 +127,7 @@ def parse_request(fields: Mapping[str, str], *, waiting: bool, max_nodes_named: 
         memory=_memory(fields, totals, cpus, gpus, nodes),
         shards=_shards(fields, nodes, tasks),
         features=or_empty(fields.get("Features")),
-        pinned=frozenset(expand_hostlist(fields.get("ReqNodeList", ""), max_nodes_named)),
+        pinned=pinned,
         excluded=frozenset(expand_hostlist(fields.get("ExcNodeList", ""), max_nodes_named)),
         exclusive=_exclusive(fields),
         memory_per_cpu=_memory_per_cpu(fields),
@@ -130,6 +135,7 @@ def parse_request(fields: Mapping[str, str], *, waiting: bool, max_nodes_named: 
         cpus_per_gpu=_count(parse_gpus(fields.get("CpusPerTres"))),
         whole_memory=_asks_whole_memory(fields),
         threads_per_core=parse_count(fields.get("SCT", "").rpartition(":")[2]),
+        narrowed=pinned != named,
     )
 
 

@@ -122,7 +122,7 @@ _ROW_DIGEST: Final = 16
 _BATCH_SIZE: Final = 200
 """Jobs per query with wide columns: their records stay under 40 MB of memory."""
 _MOST_NAMED: Final = 1_000
-"""Jobs that a query names at most: for more of them the whole table is read."""
+"""Jobs that a query names at most, of which each makes slurmctld list all jobs; for more jobs the table is read."""
 
 
 class TableLayout:
@@ -361,8 +361,8 @@ def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict
                 hidden[number] = f"{array}_{task}"
     names = list(hidden.values())
     rows: dict[str, SqueueRow] = {}
-    for first in range(0, len(names), _BATCH_SIZE):
-        rows |= {row.number: row for row in _query(commands, names[first : first + _BATCH_SIZE], ())}
+    for first in range(0, len(names), _MOST_NAMED):
+        rows |= {row.number: row for row in _query(commands, names[first : first + _MOST_NAMED], ())}
     changed = {row.value("ArrayJobID") for row in rows.values()}
     for number in changed & array_tasks.keys():
         row = table[number]

@@ -100,7 +100,7 @@ def test_there_are_about_300_modules_and_none_is_long() -> None:
     longest = max(sizes, key=sizes.__getitem__)
     middle = median(sizes.values())
     print(f"\nmodules {len(modules())}, median {middle:g} lines, longest {sizes[longest]} ({longest})")
-    assert len(modules()) <= 383
+    assert len(modules()) <= 384
     assert sizes[longest] <= 500
 
 

@@ -125,6 +125,22 @@ def test_a_waiting_task_that_was_changed_by_itself_is_read_although_squeue_shows
         assert (table["6"].text("ReqNodes"), table["5"].text("ReqNodes")) == ("n1", "")
 
 
+def test_hundreds_of_such_tasks_are_one_query_since_slurmctld_lists_all_jobs_for_each() -> None:
+    combined = FakeSlurm([FakeJob(5, array="5_900-901")])
+    apart = FakeSlurm([FakeJob(6 + task, array=f"5_{task}") for task in range(900)])
+    tasks = "".join(f"{6 + task:<12}{5:<12}{task:<12}\n" for task in range(900))
+    queries = list[str]()
+
+    def squeue(argv, given, timeout, env):  # type: ignore[no-untyped-def]
+        queries.append(argv[-1])
+        if "-r" in argv:
+            return CommandResult(0, tasks, "", tasks.encode())
+        return (apart if argv[-1].startswith("5_") else combined)(argv, given, timeout, env)
+
+    assert len(read_squeue(Commands(5, runner=squeue), ["5"])) == 901
+    assert len(queries) == 3
+
+
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
 
 
