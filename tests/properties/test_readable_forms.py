@@ -23,7 +23,7 @@ from slurmsched.bench.workload import (
     measured_rates,
 )
 from slurmsched.knowledge import shipped_profiles
-from slurmsched.model import Decision, Job, JobId, RankedJob, Reason, ReasonCode, SchedulerState
+from slurmsched.model import Decision, Job, JobId, NodeAllocation, RankedJob, Reason, ReasonCode, SchedulerState
 from slurmsched.policies import pipeline, reasons, unified
 from slurmsched.policies.admit import promise
 from slurmsched.policies.admit.preempt import Preempt, VictimQueue
@@ -252,6 +252,11 @@ def _why_wait_one_by_one(self: Any, allocations: Mapping[JobId, Allocation]) -> 
     return known
 
 
+def _speed_of_each(self: Any, job: Job, allocations: tuple[NodeAllocation, ...]) -> float:
+    """`_RelativeSpeeds.of`, for each job."""
+    return float(self._knowledge.relative_speed(job, allocations, self._nodes))
+
+
 def _tried_anew(self: Preempt, job: Job, asked: Any, queue: VictimQueue, count: int) -> bool:
     """`Preempt._are_enough`, for each newcomer."""
     return self._fits_without(job, queue, count)
@@ -314,6 +319,7 @@ FORMS = [
     pytest.param("synergy", Preempt, "_without_evicted", _listed_anew, id="who may be preempted, by service"),
     pytest.param("unified", hadar, "_known_rates", _no_known_rates, id="rates of waiting jobs"),
     pytest.param("unified", unified._Bids, "make_utility", _bid_by_bid, id="bids"),
+    pytest.param("unified", reasons._RelativeSpeeds, "of", _speed_of_each, id="speeds of running jobs"),
     pytest.param("unified", unified._Bids, "_type_prices", _price_by_price, id="prices of GPU types"),
     pytest.param("unified", unified._Bids, "why_wait", _why_wait_one_by_one, id="who is outbid"),
     pytest.param("tesserae-ftf", Preempt, "_are_enough", _tried_anew, id="how many have to leave, by fairness"),
