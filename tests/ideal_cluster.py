@@ -86,19 +86,23 @@ class IdealCluster:
         if job.state is JobState.PENDING and job.current_request.pinned:
             shares = self._room_for(job.current_request)
             if shares:
-                self.jobs[job_id] = replace(job, state=JobState.RUNNING, allocations=shares, run_time=0.0)
+                self.jobs[job_id] = replace(
+                    job, state=JobState.RUNNING, allocations=shares, run_time=0.0, start_time=self.time
+                )
 
     def _room_for(self, request: Request) -> tuple[NodeAllocation, ...]:
-        seen, shares = self.observe(), list[NodeAllocation]()
-        each = request.gpus_per_node or request.gpus // len(request.pinned)
-        for name in sorted(request.pinned):
+        """Where it fits now. GPUs that are asked for as a total are split as there is room for them, as Slurm does."""
+        seen, shares, left = self.observe(), list[NodeAllocation](), request.gpus
+        for further, name in reversed([*enumerate(sorted(request.pinned, reverse=True))]):
             node = seen.nodes_by_name[name]
-            idle = [gpu for gpu in node.gpus if gpu.idle and request.gpu_type in (None, gpu.type)][:each]
-            size = Resources(each, request.cpus // len(request.pinned), request.memory)
-            if len(idle) < each or not size.fits_in(node.free):
+            idle = [gpu for gpu in node.gpus if gpu.idle and request.gpu_type in (None, gpu.type)]
+            here = idle[: request.gpus_per_node or max(left - further, 0)]
+            size = Resources(len(here), request.cpus // len(request.pinned), request.memory)
+            if not here or len(here) < (request.gpus_per_node or 1) or not size.fits_in(node.free):
                 return ()
-            shares.append(NodeAllocation(name, size, idle[0].type, tuple(gpu.index for gpu in idle)))
-        return tuple(shares)
+            left -= len(here)
+            shares.append(NodeAllocation(name, size, here[0].type, tuple(gpu.index for gpu in here)))
+        return tuple(shares) if request.gpus_per_node or not left else ()
 
 
 def _reshaped(job: Job, operation: Operation) -> Job:
@@ -125,7 +129,9 @@ def _reprioritized(job: Job, operation: Operation) -> Job:
 
 
 def _requeued(job: Job, _: Operation) -> Job:
-    return replace(job, state=JobState.PENDING, hold=Hold.REQUEUED, allocations=(), restarts=job.restarts + 1)
+    return replace(
+        job, state=JobState.PENDING, hold=Hold.REQUEUED, allocations=(), start_time=None, restarts=job.restarts + 1
+    )
 
 
 _CHANGES: dict[Verb, Callable[[Job, Operation], Job]] = {

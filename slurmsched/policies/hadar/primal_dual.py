@@ -357,7 +357,8 @@ class PricedRound:
         self, allocations: Mapping[str, TaskAllocation], running: Mapping[str, TaskAllocation]
     ) -> dict[str, TaskAllocation]:
         """Returns the same places, given anew to the jobs with the same request, waiting ones included, so that the
-        total utility is highest. A restart costs its part of the next run."""
+        total utility is highest. A restart costs its part of the next run. Who loses a place may have idle GPUs that
+        were of no use to the others."""
         queue, servers, scheduler = self._queue, self._servers, self._scheduler
         places, held = PlacesByRow(queue, allocations), self._held_by_row(running)
         given, gone, jobs = dict[str, TaskAllocation](), set[str](), queue.jobs
@@ -368,7 +369,12 @@ class PricedRound:
                 new = assign(Exchange(queue, rows, places, held, servers, scheduler.restart_cost, part))
                 given |= {jobs[row].job: place for row, place in new.items()}
                 gone.update(jobs[row].job for row in holders if row not in new)
-        return {job: place for job, place in allocations.items() if job not in gone} | given
+        result = {job: place for job, place in allocations.items() if job not in gone} | given
+        if scheduler.work_conserving and gone and (free := servers.free_after(result.values())).any():
+            ranked = self._ranked
+            losers = [row for row in ranked.waiting(result) if ranked.jobs[row].job in gone]
+            result |= admit_all(ranked, losers, self._prices.state(servers, free))
+        return result
 
     def _held_by_row(self, running: Mapping[str, TaskAllocation]) -> PlacesByRow:
         """Returns the running allocations by row: once for the same object, since they are compared with several."""
