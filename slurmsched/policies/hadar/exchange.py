@@ -28,8 +28,8 @@ _TIE: Final = 1e-9
 """Relative, far below any difference of utilities that counts."""
 
 _LARGEST_MATRIX: Final = 1 << 18
-"""Entries of jobs times places up to which a problem is solved as a matrix: some hundredths of a second. With four times
-as many a decision of `unified` at 1,000 GPUs took four times as long."""
+"""Entries of jobs times places up to which a problem is solved as a matrix: some hundredths of a second. With four
+times as many a decision of `unified` at 1,000 GPUs took four times as long."""
 
 
 @dataclass(frozen=True, slots=True)
