@@ -75,14 +75,16 @@ def test_1_fourteen_jobs_by_three_people_wait_for_the_round(mini: Mini, story: S
         mini.sure("sh", "-c", STARTS_JOURNALD)
     first = mini.synsched("run", "--once")
     assert first.code == 0, first.err
-    mini.sure("sbatch", "--parsable", "-p", "debug", "-c", "1", "--wrap", "sleep 3600", user="alice")
-    unmanaged = mini.train("bob", "-p", "debug", "--gres=gpu:k80:1", "-c", "1", "--mem=1000")
-    mini.until("the unmanaged job runs", lambda: mini.state(unmanaged) == "RUNNING")
+    where = ("--chdir=/home/alice", "--output=/dev/null")
+    mini.sure("sbatch", "--parsable", "-p", "debug", "-c", "1", *where, "--wrap", "sleep 3600", user="alice")
+    mini.train("bob", "-p", "debug", "--gres=gpu:k80:1", "-c", "1", "--mem=1000")
+    mini.until("the unmanaged jobs run", lambda: {job["JobState"] for job in mini.jobs().values()} == {"RUNNING"})
     mini.until(
         "no earlier job is ending", lambda: "COMPLETING" not in {job["JobState"] for job in mini.jobs().values()}
     )
     story.unmanaged = tuple(mini.jobs())
     story.facts = steady(mini, story.unmanaged)
+    assert {of["JobState"] for of in story.facts.values()} == {"RUNNING"}
 
     story.ids = tuple(mini.train(user, *options, hint=hint) for user, hint, options in QUEUE)
 
