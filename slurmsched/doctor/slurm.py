@@ -12,7 +12,7 @@ from typing import Final
 from slurmsched.backends.protocol import BackendError, Identity, Privilege
 from slurmsched.backends.slurm.rate_limit import parse_rate_limit
 from slurmsched.doctor.finding import Finding, advice, ok, problem
-from slurmsched.model import Snapshot
+from slurmsched.model import Snapshot, release_number
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.policies import pairs_jobs
 from slurmsched.report.quantities import duration
@@ -21,7 +21,6 @@ from slurmsched.settings.definition import Mode, Settings
 OLDEST_RELEASE, NEWEST_RELEASE = (22, 5), (26, 5)
 """Releases of Slurm that are tested."""
 
-_RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
 _MAX_NAMED: Final = 20
 """Maximum number of set-aside jobs that are named one by one."""
 _SET_ASIDE: Final = "it waits until no other job does, at most a day; 'scontrol show job {job}' shows it"
@@ -31,10 +30,9 @@ _MAX_SKEW: Final = 5.0
 
 def check_release(snapshot: Snapshot) -> Finding:
     """Whether synsched is tested with this release of Slurm."""
-    match = _RELEASE.search(snapshot.release)
-    if match is None:
+    release = release_number(snapshot.release)
+    if release is None:
         return advice("Slurm", f"says it is release {snapshot.release or 'unknown'}", "see 'scontrol --version'")
-    release = (int(match[1]), int(match[2]))
     if OLDEST_RELEASE <= release <= NEWEST_RELEASE:
         return ok("Slurm", f"release {snapshot.release}, cluster {snapshot.cluster or 'without a name'}")
     tested = f"{OLDEST_RELEASE[0]}.{OLDEST_RELEASE[1]:02} to {NEWEST_RELEASE[0]}.{NEWEST_RELEASE[1]:02}"

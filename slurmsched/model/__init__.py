@@ -44,7 +44,7 @@ from slurmsched.model.scheduler_state import (
     RunEnd,
     SchedulerState,
 )
-from slurmsched.model.snapshot import Association, SetAsideJob, Snapshot
+from slurmsched.model.snapshot import Association, SetAsideJob, Snapshot, release_number
 
 __all__ = [
     "MILLI_PER_GPU",
@@ -110,6 +110,7 @@ __all__ = [
     "decode",
     "encode",
     "parse_hints",
+    "release_number",
     "render_hints",
     "to_plain",
     "work_of",

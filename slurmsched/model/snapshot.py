@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from slurmsched.model.job import Job, JobId, JobState, NodeAllocation
 from slurmsched.model.limits import NO_LIMITS, Limits
 from slurmsched.model.node import Node, Partition, Reservation
+
+_RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
+
+
+def release_number(release: str) -> tuple[int, int] | None:
+    """The year and month of a release of Slurm such as `24.11.5`; None if the text has none."""
+    match = _RELEASE.search(release)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 @dataclass(frozen=True, slots=True)

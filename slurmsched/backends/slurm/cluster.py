@@ -21,7 +21,18 @@ from slurmsched.backends.slurm.records import (
     parse_time,
     parse_tres,
 )
-from slurmsched.model import MILLI_PER_GPU, Gpu, Job, JobState, Node, NodeState, Partition, Reservation, Resources
+from slurmsched.model import (
+    MILLI_PER_GPU,
+    Gpu,
+    Job,
+    JobState,
+    Node,
+    NodeState,
+    Partition,
+    Reservation,
+    Resources,
+    release_number,
+)
 
 _AFTER_REASON = re.compile(r" (?:Comment|Extra|InstanceId|InstanceType|ReservationName)=")
 _FREE_TEXT: Final = re.compile(r" (?:Reason|Comment|Extra)=")
@@ -213,8 +224,8 @@ class SlurmctldConfiguration:
         Measured on 24.11 and 26.05. On 22.05 more than half of a GPU's shards are taken from two GPUs, as everywhere
         with MULTIPLE_SHARING_GRES_PJ.
         """
-        numbers = tuple(int(number) for number in re.findall(r"\d+", self.release)[:2])
-        return numbers >= _WIDENS_SHARDS_SINCE and not self.takes_shards_of_several_gpus
+        number = release_number(self.release)
+        return number is not None and number >= _WIDENS_SHARDS_SINCE and not self.takes_shards_of_several_gpus
 
     @property
     def takes_shards_of_several_gpus(self) -> bool:

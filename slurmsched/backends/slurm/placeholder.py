@@ -2,8 +2,8 @@
 
 slurmctld tests a job that names all its nodes (`ReqNodeList`) on every node of its partition all the same: 80 ms of its
 processor time on 12,500 nodes, for each start. Where a job names more nodes than it asks for, it takes the others as
-excluded instead (`_update_job` and `_sync_detail_bitmaps` of Slurm 23.02 to 26.05), and tests two nodes in 1 ms. So a
-start names the planned nodes and this one, on which nothing can start:
+excluded instead (`_update_job` and `_sync_detail_bitmaps` of Slurm 23.02 to 26.05), and a start takes 3 ms. So a start
+names the planned nodes and this one, on which nothing can start:
 
     NodeName=synsched-never State=FUTURE
 
@@ -13,25 +13,23 @@ the job's partitions, where `Nodes=ALL` has it, since slurmctld refuses the upda
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from slurmsched.model import Node, NodeState, Partition
+from slurmsched.model import Node, NodeState, Partition, release_number
 
 PLACEHOLDER: Final = "synsched-never"
 """The node's name. It is never shown: a job that names it is `narrowed`."""
 _SINCE: Final = (23, 2)
 """The first release that excludes what is not named; earlier ones want all named nodes."""
-_RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
 
 
 def narrowing_partitions(partitions: Iterable[Partition], nodes: Iterable[Node], release: str) -> frozenset[str]:
     """The partitions whose jobs may name the placeholder: those that have it, unless Slurm is too old or the
     placeholder is a node that works."""
-    match = _RELEASE.search(release)
-    if match is None or (int(match[1]), int(match[2])) < _SINCE:
+    number = release_number(release)
+    if number is None or number < _SINCE:
         return frozenset()
     having = frozenset(partition.name for partition in partitions if PLACEHOLDER in partition.nodes)
     works = having and any(node.name == PLACEHOLDER and node.state is NodeState.UP for node in nodes)
