@@ -28,7 +28,7 @@ class DemandLevel(StrEnum):
     MINIMUM = "least"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class CandidatePools:
     """Pools that the gang may use together, with the CPUs and MiB of each of its parts at both levels.
 

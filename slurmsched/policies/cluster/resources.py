@@ -129,6 +129,10 @@ class Pools:
         self.shards: Ints = np.array([kind.shards for kind in kinds], dtype=np.int64)
         self.rounding: Ints = np.where(self.shards > 0, MILLI_PER_GPU // np.maximum(self.shards, 1), 1)
         """Milli-GPU of one shard: a device that lacks less than that is idle, since parts are rounded down."""
+        self.one_on_each_node = len(keys) == len(self.nodes)
+        """Whether what is by pool is by node too."""
+        self.charges: dict[tuple[object, ...], tuple[Ints, Ints]] = {}
+        """What a gang's parts take of the CPUs and MiB of each pool, for those who are placed again and again."""
         self._cpu_units: dict[int, CpuUnits[Ints]] = {}
 
     @property
