@@ -24,7 +24,7 @@ from slurmsched.bench.workload import (
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.lengths import LengthHistory, lengths_of
 from slurmsched.knowledge.work import FinishedRun, UnfinishedJob
-from slurmsched.model import Decision, SchedulerState, Snapshot
+from slurmsched.model import Decision, SchedulerState
 from slurmsched.policies.policies import configured_policy
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds.collector import paused_collector
@@ -36,8 +36,8 @@ _IDENTITY: Final = Identity("bench", Privilege.SLURM_USER)
 
 @dataclass(frozen=True, slots=True)
 class DecisionTime:
-    """Wall seconds of one whole decision on a full cluster, the median CPU seconds, and the process's peak memory in
-    MB.
+    """Wall seconds of one whole decision on a full cluster, or on an empty one, the median CPU seconds, and the
+    process's peak memory in MB.
 
     `running` and `starts`: the jobs that ran before it, and those that it starts.
     """
@@ -56,6 +56,7 @@ class DecisionTime:
     all_different: bool
     sizes_differ: bool
     powering_up: bool
+    empty: bool
 
 
 def time_decision(
@@ -67,9 +68,10 @@ def time_decision(
     nodes: int,
     repetitions: Iterable[int],
     shape: QueueShape = THREE_TYPES,
+    empty: bool = False,
 ) -> DecisionTime:
     """Decides on an empty cluster, starts those jobs, then measures on the full one, once for each of `repetitions`, of
-    which there is at least one.
+    which there is at least one; or measures on the `empty` one.
 
     What is measured is `Policy.decide` of the situation that a round of the daemon makes, an hour after the first: all
     stages of the policy, and what it computes anew only at times (Gavel's time fractions). Observing, planning and
@@ -77,8 +79,13 @@ def time_decision(
     """
     decider = configured_policy(settings.policy)
     known = generate_knowledge(knowledge, shape)
-    with paused_collector():
-        warm, memory = _full_cluster(generate_snapshot(gpus, nodes, jobs, shape=shape), settings, known, decider, shape)
+    warm = generate_snapshot(gpus, nodes, jobs, shape=shape)
+    memory = SchedulerState(measured=measured_rates(warm, shape))
+    if not empty:
+        with paused_collector():
+            first = run_round(warm, memory, settings, known, _IDENTITY, policy_override=decider)
+            warm, memory = follow_decision(first.snapshot, first.decision, shape=shape)
+            del first  # of which nothing else is kept, as in the daemon
     gc.collect()  # what the first round left
     timed, rounds = _Timed(decider), iter(repetitions)
     next(rounds)
@@ -102,16 +109,8 @@ def time_decision(
         all_different=shape.all_different,
         sizes_differ=shape.sizes_differ,
         powering_up=shape.powering_up,
+        empty=empty,
     )
-
-
-def _full_cluster(
-    empty: Snapshot, settings: Settings, known: Knowledge, decider: Policy, shape: QueueShape
-) -> tuple[Snapshot, SchedulerState]:
-    """Return the cluster an hour after its first round, of which nothing else is kept, as in the daemon."""
-    state = SchedulerState(measured=measured_rates(empty, shape))
-    first_round = run_round(empty, state, settings, known, _IDENTITY, policy_override=decider)
-    return follow_decision(first_round.snapshot, first_round.decision, shape=shape)
 
 
 @dataclass(frozen=True, slots=True)

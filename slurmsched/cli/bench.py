@@ -118,6 +118,7 @@ def _print_remark(message: str) -> None:
 @click.option("--all-different", is_flag=True, help="No two jobs have the same rates.")
 @click.option("--sizes-differ", is_flag=True, help="Hardly two jobs ask for as many CPUs.")
 @click.option("--powering-up", is_flag=True, help="The nodes power up: no job can start on them.")
+@click.option("--empty", is_flag=True, help="Nothing runs yet, as in a cluster's first round.")
 @click.option(
     "--users",
     type=click.IntRange(min=1),
@@ -144,6 +145,7 @@ def decide(
     all_different: bool,
     sizes_differ: bool,
     powering_up: bool,
+    empty: bool,
     users: int,
     accounts: int,
     repeat: int,
@@ -152,7 +154,7 @@ def decide(
     """Measure one whole decision on a generated cluster.
 
     This is the policy's decision as the daemon's rounds call it, without reading from Slurm or changing anything. A
-    third of the nodes has each of three GPU types. The cluster is full before the measurement starts.
+    third of the nodes has each of three GPU types. The cluster is full before the measurement starts, unless --empty.
 
     \b
     Example:
@@ -178,6 +180,7 @@ def decide(
             sizes_differ=sizes_differ,
             powering_up=powering_up,
         ),
+        empty=empty,
     )
     if as_json:
         print_json(measured)

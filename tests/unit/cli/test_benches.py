@@ -58,6 +58,12 @@ def test_bench_decide_where_nodes_power_up_starts_nothing_on_them(site: Site) ->
     assert powering_up["starts"] == 0 < up["starts"]
 
 
+def test_bench_decide_of_an_empty_cluster_starts_what_fills_it(site: Site) -> None:
+    told = site.json("bench", "decide", "--gpus", "16", "--jobs", "60", "--repeat", "1", "--empty")
+    assert (told["empty"], told["running"]) == (True, 0)
+    assert told["starts"] > 0
+
+
 def test_bench_gavel_refuses_rates_without_its_types(site: Site, tmp_path: Path) -> None:
     file = tmp_path / "throughputs.json"
     file.write_text(json.dumps({**GAVEL_TABLE, "isolated": {"v100": ALONE["v100"]}, "pairs": {}}))
