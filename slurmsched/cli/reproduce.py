@@ -31,7 +31,14 @@ from slurmsched.experiments.experiment import (
     MixedRow,
     PromiseRow,
 )
-from slurmsched.experiments.figures import FigurePart, KeptFigures, figure_parts, kept_figures, measure_missing
+from slurmsched.experiments.figures import (
+    FigurePart,
+    KeptFigures,
+    check_replaceable,
+    figure_parts,
+    kept_figures,
+    measure_missing,
+)
 from slurmsched.experiments.figures import keep as keep_rows
 from slurmsched.experiments.registry import EXPERIMENTS
 from slurmsched.experiments.registry import run_experiment as run
@@ -152,10 +159,10 @@ def reproduce(
         if not _write_page(page, setup):
             context.exit(1)
         return
-    outcome = run(name, setup)
     part = FigurePart(name, given_options)
-    if keep and part not in figure_parts():
-        raise click.UsageError(f"{part.name} is no part of --all: {', '.join(each.name for each in figure_parts())}")
+    if keep:
+        _check_keeping(part, page, quick=quick)
+    outcome = run(name, setup)
     if keep:
         keep_rows(KeptFigures(part, seeds, quick, _today(), outcome.rows), page.with_suffix(""))
     if as_json:
@@ -168,6 +175,13 @@ def reproduce(
         write_page(html, mixed_page(mixed, typed_command(), datetime.now(UTC).timestamp()))
     if not outcome.ok:
         context.exit(1)
+
+
+def _check_keeping(part: FigurePart, page: Path, *, quick: bool) -> None:
+    """Raises UsageError or ExperimentError if the part's rows would not be kept: before hours of work, not after."""
+    if part not in figure_parts():
+        raise click.UsageError(f"{part.name} is no part of --all: {', '.join(each.name for each in figure_parts())}")
+    check_replaceable(part, page.with_suffix(""), quick=quick)
 
 
 def _write_page(page: Path, setup: ExperimentSetup) -> bool:

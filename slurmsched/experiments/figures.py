@@ -92,12 +92,18 @@ def kept_figures(folder: Path) -> tuple[KeptFigures, ...]:
     return tuple(kept for kept in found if kept is not None)
 
 
+def check_replaceable(part: FigurePart, folder: Path, *, quick: bool) -> None:
+    """Raises ExperimentError if the folder has the part's rows of a whole run while the new ones are of a quick one."""
+    earlier = read_kept(part, folder)
+    if quick and earlier is not None and not earlier.quick:
+        kept = part.path(folder)
+        raise ExperimentError(f"{kept} has the rows of a whole run, which those of a quick one do not replace")
+
+
 def keep(kept: KeptFigures, folder: Path) -> None:
-    """Writes the part's rows. Raises ExperimentError if the folder cannot be written, or has those of a whole run while
-    these are of a quick one."""
-    path, earlier = kept.part.path(folder), read_kept(kept.part, folder)
-    if kept.quick and earlier is not None and not earlier.quick:
-        raise ExperimentError(f"{path} has the rows of a whole run, which those of a quick one do not replace")
+    """Writes the part's rows. Raises ExperimentError as `check_replaceable`, or if the folder cannot be written."""
+    check_replaceable(kept.part, folder, quick=kept.quick)
+    path = kept.part.path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, _as_json(kept).encode())

@@ -45,16 +45,18 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SiteRun:
-    """A run of `until` seconds: the type of each GPU, and what became of each job."""
+    """A run of `until` seconds: each GPU with its type, and what became of each job."""
 
-    types: Mapping[Device, str]
+    gpus: tuple[tuple[Device, str], ...]
     jobs: tuple[JobOutcome, ...]
     until: float
+    types: Mapping[Device, str] = field(init=False)
     counts: Mapping[str, int] = field(init=False)
     """GPUs of each type."""
 
     def __post_init__(self) -> None:
-        kinds = list(self.types.values())
+        kinds = [kind for _, kind in self.gpus]
+        object.__setattr__(self, "types", dict(self.gpus))
         object.__setattr__(self, "counts", {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)})
 
     def by_user(self) -> Mapping[str, Sequence[JobOutcome]]:
@@ -104,7 +106,7 @@ def share_ratios(run: SiteRun, *, by_job: bool = False) -> Mapping[str, float]:
     groups = {job.job: [job] for job in run.jobs} if by_job else run.by_user()
     due = np.zeros(len(groups))
     for seconds, demands in demand_periods(list(groups.values()), run.until):
-        due += seconds * max_min_fair(demands, len(run.types))
+        due += seconds * max_min_fair(demands, len(run.gpus))
     return {name: held_gpu_seconds(jobs) / owed for (name, jobs), owed in zip(groups.items(), due, strict=True) if owed}
 
 
@@ -200,7 +202,7 @@ def unpaired_while_idle(run: SiteRun, lasting: float) -> float:
             )
             paired += shared and any(
                 all(end <= piece.start or begin >= piece.start + lasting for begin, end, _ in held[device])
-                for device, kind in run.types.items()
+                for device, kind in run.gpus
                 if kind in job.rates
             )
     return 1 - paired / starts if starts else float("nan")

@@ -76,7 +76,7 @@ def _outcome(engine: SimulationEngine, jobs: Sequence[SiteJob], until: float) ->
         job = engine.jobs[index]
         outcome = _job_outcome(job, runs[number], ends.get(number), knowledge, types)
         outcomes.append(replace(outcome, managed=managed[job.id]))
-    return SiteRun(types, tuple(outcomes), until)
+    return SiteRun(tuple(types.items()), tuple(outcomes), until)
 
 
 def _job_outcome(
@@ -100,7 +100,7 @@ def _job_outcome(
     ]
     gpus = (job.gpus or job.milli_gpu / MILLI_PER_GPU) * max(job.fork, 1)
     pieces.sort(key=lambda run: run.start)
-    return JobOutcome(job.id, job.user, gpus, job.arrival, rates, tuple(pieces), end)
+    return JobOutcome(job.id, job.user, float(gpus), job.arrival, rates, tuple(pieces), end)
 
 
 def _least(ratios: Mapping[str, float]) -> float:

@@ -337,8 +337,9 @@ def _replayed_copies(seed: int) -> SiteRun:
     policy = HadarEReplayPolicy({job.model: estimated_throughputs(job.model, nodes) for job in jobs})
     rounds = RoundSemantics(_COPIES_PERIOD, exchange_seconds=SimulationOptions().exchange)
     ended = replay(jobs, one_gpu_nodes(nodes), policy, rounds)
-    outcomes = (JobOutcome(job.job, "alice", len(nodes), 0.0, {}, end=job.end) for job in ended.jobs)
-    return SiteRun({(f"{kind}-{index}", 0): kind for index, kind in enumerate(nodes)}, tuple(outcomes), ended.makespan)
+    outcomes = (JobOutcome(job.job, "alice", float(len(nodes)), 0.0, {}, end=job.end) for job in ended.jobs)
+    gpus = tuple(((f"{kind}-{index}", 0), kind) for index, kind in enumerate(nodes))
+    return SiteRun(gpus, tuple(outcomes), ended.makespan)
 
 
 SCENARIOS: Final[Mapping[str, SiteScenario]] = {scenario.name: scenario for scenario in _scenarios()}

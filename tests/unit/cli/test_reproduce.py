@@ -163,6 +163,7 @@ def test_a_quick_run_does_not_replace_a_whole_one(site: Site, measured: list[tup
     site.lines("reproduce", "hadar-static", "--keep", "--page", page)
     result = site.run("reproduce", "hadar-static", "--quick", "--keep", "--page", page)
     assert (result.exit_code, "has the rows of a whole run" in result.stderr) == (2, True)
+    assert measured == [("hadar-static", False)], "it is refused before hours of work"
 
 
 @pytest.mark.parametrize(
@@ -173,6 +174,7 @@ def test_what_does_not_go_together_is_refused(
     site: Site, measured: list[tuple[str, bool]], given: tuple[str, ...]
 ) -> None:
     assert site.run("reproduce", *given, "--page", str(site.folder / "figures.md")).exit_code == 2
+    assert not measured, "it is refused before hours of work"
 
 
 def test_single_results_are_kept_for_this_program_in_the_folder_that_is_named(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.backends.simulated import UsageInterval
-from slurmsched.experiments.experiment import Bound
+from slurmsched.experiments.experiment import Bound, KeptCases, run_or_read
 from slurmsched.experiments.mixed.workloads import CLUSTER_NODES, makespan_lower_bound, mix_jobs, one_gpu_nodes
 from slurmsched.experiments.registry import EXPERIMENTS
 from slurmsched.experiments.site_promises.measures import (
@@ -40,8 +41,8 @@ from slurmsched.traces import TraceJob
 
 DAY, HOUR = 86400.0, 3600.0
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
-TWO_V100 = {A0: "v100", A1: "v100"}
-FAST_AND_SLOW = {A0: "v100", B0: "k80"}
+TWO_V100 = ((A0, "v100"), (A1, "v100"))
+FAST_AND_SLOW = ((A0, "v100"), (B0, "k80"))
 ALIKE = {"v100": 1.0}
 STEEP, FLAT = {"v100": 4.0, "k80": 1.0}, {"v100": 1.0, "k80": 1.0}
 
@@ -222,7 +223,7 @@ def test_a_type_that_another_job_holds_is_not_the_best_that_could_be() -> None:
         outcome("u", held(0, 100, A0), rates={"v100": 1.0}, managed=False),
         outcome("v", held(0, 100, A1), rates=rates),
     )
-    assert type_match(SiteRun({A0: "v100", A1: "p100", B0: "k80"}, jobs, 100.0)) == pytest.approx(1.0)
+    assert type_match(SiteRun(((A0, "v100"), (A1, "p100"), (B0, "k80")), jobs, 100.0)) == pytest.approx(1.0)
 
 
 def test_completion_and_makespan_count_who_has_not_ended() -> None:
@@ -400,3 +401,18 @@ def test_two_halves_have_room_on_a_gpu() -> None:
     (node, *_) = inputs.nodes
     assert (asked.gpus, asked.shards, asked.memory) == (0, 50, node.total.memory // len(node.gpus) // 2)
     assert 2 * asked.cpus <= node.total.cpus // len(node.gpus)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(SiteCase("32 equal jobs, restarts of 2 min", "synergy", 42, 0.5), id="of whole GPUs"),
+        pytest.param(SiteCase("16 one-GPU jobs on 32 GPUs", "tesserae-packed", 42, 0.5), id="of pairs"),
+        pytest.param(SiteCase("five families of copies on five nodes of three types", "", 42, 24.0), id="of the ideal"),
+    ],
+)
+def test_a_run_is_kept_for_the_next_sitting(tmp_path: Path, case: SiteCase) -> None:
+    path = KeptCases(tmp_path, "now").path(run_case, case)
+    measured = run_or_read(run_case, case, path)
+    assert path.is_file()
+    assert run_or_read(run_case, case, path) == measured
