@@ -12,7 +12,7 @@ from typing import Final
 from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.cluster.gang import why_single_type
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.finish.restart import exchange_types, migrate_to_due_type
+from slurmsched.policies.finish.restart import exchange_types, migrate_to_due_type, try_faster_idle_types
 from slurmsched.policies.orders import (
     DominantResourceFairness,
     FinishTimeFairness,
@@ -191,7 +191,8 @@ def _unified(chosen: Choices) -> Policy:
     from slurmsched.policies.unified import UnifiedMarket  # noqa: PLC0415
 
     steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
-    return Pipeline("unified", None, Tune(), UNIFIED_PLACEMENT, steps, entitle=market, last_steps=chosen.first)
+    last = (*chosen.first, try_faster_idle_types)  # which the market does not count as worth more
+    return Pipeline("unified", None, Tune(), UNIFIED_PLACEMENT, steps, entitle=market, last_steps=last)
 
 
 def _gandiva_fair(chosen: Choices) -> Policy:

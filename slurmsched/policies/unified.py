@@ -13,7 +13,8 @@ in Hadar's paper (section III-A). In between long jobs wait for less long.
 
 `behind` is above 1 for users who hold less than they are due by their tickets, below 1 for users who hold more, over
 about a day. What they hold counts by worth: GPUs of a type that is faster for most jobs count as more, whatever a user
-runs on them; and so do GPUs of jobs that are not managed.
+runs on them; and so do GPUs of jobs that are not managed. A job that has waited more than an hour for its first start
+counts more and more: how long it takes is often not known before it has run, and a long one would wait for ever.
 
 A GPU type costs what the last job bids that gets some of it: who waits is told that price, and what it would bid if it
 were shorter. How all of this was chosen, and what each part is worth: docs/unified.md.
@@ -62,8 +63,15 @@ _LEAST_DUE: Final = 3600.0
 _MOST_BEHIND: Final = 0.9
 """Part of what is due."""
 
+_AS_GOOD_AS_DUE: Final = 0.1
+"""Part of what is due by which a user counts as neither behind nor ahead. Jobs that hardly differ else changed places
+each round, until the guards let none of them move for the rest of the day."""
+
 _FURTHEST: Final = 10.0
-"""How much more or less a bid counts at most because of who its owner is."""
+"""How much more or less a bid counts at most because of who its owner is, and how much more as it waits."""
+
+_PATIENCE: Final = 3600.0
+"""Seconds for which a job waits for its first start before it counts more."""
 
 _LONGEST_GAP: Final = 8.0
 """Periods that may pass between two rounds; after a longer time nobody is due anything for it."""
@@ -93,10 +101,17 @@ def largest_next(price: float, relative_rate: float = 1.0, behind: float = 1.0) 
 
 def evened(due: float, held: float, least: float, evenness: float) -> float:
     """Returns how much more a user's bids count who was due and held so many GPU-seconds, of which the first is taken
-    for at least `least`: 1 for a user who held what was due."""
+    for at least `least`: 1 for a user who held about what was due."""
     missing = (due - held) / max(due, least, 1.0)
+    if abs(missing) < _AS_GOOD_AS_DUE:
+        return 1.0
     factor = (1.0 - min(missing, _MOST_BEHIND)) ** -evenness
     return float(min(max(factor, 1 / _FURTHEST), _FURTHEST))
+
+
+def urged(waited: float) -> float:
+    """Returns how much more a job counts that has waited so many seconds for its first start: twice after two hours."""
+    return min(max(waited / _PATIENCE, 1.0), _FURTHEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +128,7 @@ class UnifiedMarket:
             user: evened(account.due, account.received, least, self.evenness)
             for user, account in accounts.users.items()
         }
-        counts = {job.id: behind.get(job.user, 1.0) for job in jobs}
+        counts = {job.id: behind.get(job.user, 1.0) * urged(_waited(job, situation)) for job in jobs}
         promised = KeptPromise.of_state(situation.state).job
         counts |= {job.id: counts[job.id] * _whole_over_rest(job, situation) for job in jobs if job.id == promised}
         bids = _Bids(situation, counts)
@@ -129,6 +144,14 @@ class UnifiedMarket:
                 **encode_state(shown.state(situation.snapshot.time, bids.prices(allocations))),
             },
         )
+
+
+def _waited(job: Job, situation: Situation) -> float:
+    """Returns the seconds that a job has waited for its first start since it could; 0.0 once it had one."""
+    if job.allocations or job.restarts or situation.knowledge.attained_gpu_seconds(job) > 0:
+        return 0.0
+    since = job.submit_time if job.eligible_time is None else job.eligible_time
+    return max(situation.snapshot.time - since, 0.0)
 
 
 def _whole_over_rest(job: Job, situation: Situation) -> float:

@@ -33,11 +33,12 @@ from slurmsched.experiments.mixed.benchmark_workloads import (
     MixedInputs,
 )
 from slurmsched.experiments.site_promises.measures import JobOutcome, demand_periods, max_min_fair
-from slurmsched.policies.finish.restart import exchange_types, migrate_to_due_type
+from slurmsched.policies.finish.restart import exchange_types, migrate_to_due_type, try_faster_idle_types
 from slurmsched.policies.pipeline import Pipeline
 from slurmsched.policies.place.placement import CONSOLIDATED, FIRST_FIT
 from slurmsched.policies.place.worth import LEAST_LOSS
 from slurmsched.policies.policies import ORDERS, PARTS, POLICIES, Choices, PolicyRow
+from slurmsched.policies.session import FinishStep
 from slurmsched.policies.sizes import Proportional, Tune
 from slurmsched.policies.stages import Entitlement, Situation
 from slurmsched.simulation import PolicyChoice, SimulationError, SimulationResult, parse_policy, run_metrics
@@ -85,7 +86,7 @@ def _without_types(pipeline: Pipeline) -> Pipeline:
     return replace(pipeline, entitle=blind)
 
 
-_TYPE_STEPS: Final = (migrate_to_due_type, exchange_types)
+_TYPE_STEPS: Final[tuple[FinishStep, ...]] = (migrate_to_due_type, exchange_types, try_faster_idle_types)
 
 _UNIFIED_WITHOUT: Final[Mapping[str, Callable[[Pipeline], Pipeline]]] = {
     "types": _without_types,
@@ -93,7 +94,9 @@ _UNIFIED_WITHOUT: Final[Mapping[str, Callable[[Pipeline], Pipeline]]] = {
     "fragments": lambda pipeline: replace(pipeline, node_score=CONSOLIDATED),
     "packing": lambda pipeline: replace(pipeline, node_score=FIRST_FIT),
     "migration": lambda pipeline: replace(
-        pipeline, finish_steps=tuple(step for step in pipeline.finish_steps if step not in _TYPE_STEPS)
+        pipeline,
+        finish_steps=tuple(step for step in pipeline.finish_steps if step not in _TYPE_STEPS),
+        last_steps=tuple(step for step in pipeline.last_steps if step not in _TYPE_STEPS),
     ),
 }
 """Parts of `unified` that are left out: rates by GPU type, CPUs and memory by sensitivity, the worth of idle resources

@@ -1,14 +1,18 @@
-"""Restarts running jobs where that clearly pays: on the GPU type that they are due, or with more CPUs and memory."""
+"""Restarts running jobs where that clearly pays: on the GPU type that they are due, on an idle one that is said to be
+much faster, or with more CPUs and memory."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isinf
 from typing import Final
 
+import numpy as np
+
 from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job, JobId, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.admit.allocate import FailedRequestCache
@@ -124,6 +128,60 @@ def migrate_to_due_type(session: Session) -> None:
         if placement is not None:
             details = {"saving": format_duration(saving), "cost": format_duration(restart_cost)}
             session.restart_with(job, placement, Reason(ReasonCode.PAYS_FOR_RESTART, details))
+
+
+_LEAST_GAIN_BY_ESTIMATE: Final = 2.0
+"""How many times as fast a GPU type has to be by its data sheet for a job to be tried there: estimates are off by
+far less."""
+_MIN_KNOWN: Final = 2
+"""GPU types with rates from which on the ratio of a job's rates is known, and no estimate counts."""
+
+
+def try_faster_idle_types(session: Session) -> None:
+    """Move jobs of whose rates nothing is known to idle GPUs that are much faster by their data sheets (equation 10),
+    as many jobs as may still move this round.
+
+    Such a job would stay where it began until its end, on slow GPUs beside idle fast ones. It may turn out not to be
+    faster: then a restart was lost, once for each type, as nothing moves it back. So it has to have run for a while,
+    and counts as half finished at most.
+    """
+    estimates = estimates_by_type(session.pools.known_types)
+    for ranked in session.ranking if len(set(estimates.values())) > 1 else ():
+        job = session.jobs[ranked.job]
+        if session.moves_left <= 0:
+            return
+        if job.id not in session.running or not session.is_preemptible(job.id) or not _is_unmeasured(session, job):
+            continue
+        now = min((estimates.get(on_node.gpu_type, inf) for on_node in job.allocations), default=inf)
+        _try_faster(session, job, {kind: of / now for kind, of in estimates.items()})
+
+
+def _is_unmeasured(session: Session, job: Job) -> bool:
+    """Whether the job may have any GPU type, and no ratio of its rates on two of them is known."""
+    profile = session.situation.knowledge.rate_profile(job)
+    any_type = bool(job.original_request.gpus) and job.original_request.gpu_type is None
+    return any_type and (profile is None or len(profile.scaling) < _MIN_KNOWN)
+
+
+def _try_faster(session: Session, job: Job, times_as_fast: Mapping[str, float]) -> None:
+    """Restart the job on the fastest of these types that is idle, if it is worth it there."""
+    situation, pools, free = session.situation, session.pools, session.free_at_minimum
+    left = min(remaining_or_executed(situation.knowledge, job), situation.knowledge.executed_seconds(job))
+    cost = situation.cost_of_restart(job.id)
+    for kind, faster in sorted(times_as_fast.items(), key=lambda each: -each[1]):
+        saving = left * (1 - 1 / faster) if faster >= _LEAST_GAIN_BY_ESTIMATE else 0.0
+        if saving <= session.entitlement.min_benefit * cost:
+            return
+        among = np.array([of == kind for of in pools.gpu_types], dtype=np.bool_)
+        if free.gpus[among].clip(min=0).sum() < job.gpus:
+            continue
+        session.demands.lift_restriction(job)  # to the type that it has
+        for level in (DemandLevel.BEST, DemandLevel.MINIMUM):
+            placement = session.find_placement(job, level, free, among)
+            if placement is not None:
+                details = {"saving": format_duration(saving), "cost": format_duration(cost)}
+                session.restart_with(job, placement, Reason(ReasonCode.PAYS_FOR_RESTART, details))
+                return
 
 
 def exchange_types(session: Session) -> None:

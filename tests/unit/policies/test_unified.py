@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -10,16 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Decision, Job, ReasonCode
+from slurmsched.model import Decision, Job, ReasonCode, Request
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.state import decode_state
-from slurmsched.policies.unified import MarketState, bid, evened, largest_next, marginal_gains
+from slurmsched.policies.unified import MarketState, bid, evened, largest_next, marginal_gains, urged
 from slurmsched.settings.definition import TicketSettings
 from tests.builders import GIB, job, node, profile, share, situation, snapshot
 
 HOUR = 3600.0
-SPEEDS = {"steep": {"v100": 1.0, "k80": 0.1}, "flat": {"v100": 1.0, "k80": 0.9}}
+SPEEDS = {
+    "steep": {"v100": 1.0, "k80": 0.1},
+    "flat": {"v100": 1.0, "k80": 0.9},
+    "even": {"v100": 1.0, "k80": 1.0},
+}
 KNOWN = Knowledge(
     {
         name: Profile(name, "", {}, "by hand", {kind: Scaling((1,), (rate,)) for kind, rate in rates.items()})
@@ -30,8 +35,9 @@ KNOWN = Knowledge(
 
 
 def hours(number: int, of: float, user: str = "alice", model: str = "steep", gpus: int = 1, **other: object) -> Job:
-    """A job that says how long it takes."""
-    return job(number, gpus, hint=f"model={model},duration={of:g}h,ckpt=usr1", user=user, submit_time=number, **other)
+    """A job that says how long it takes, and has just come."""
+    hint, since = f"model={model},duration={of:g}h,ckpt=usr1", 10_000 + number
+    return job(number, gpus, hint=hint, user=user, submit_time=since, **other)
 
 
 def decided(nodes: list[object], jobs: list[Job], **other: object) -> Decision:
@@ -70,13 +76,40 @@ def test_a_job_of_the_largest_size_that_is_next_bids_just_the_price(size: float,
         pytest.param(10 * HOUR, 20 * HOUR, 0.5, id="had twice as much"),
         pytest.param(10 * HOUR, 0.0, 10.0, id="had nothing"),
         pytest.param(0.0, 0.0, 1.0, id="has just come"),
-        pytest.param(60.0, 0.0, 1 / (1 - 60 / HOUR), id="a minute is hardly behind"),
+        pytest.param(60.0, 0.0, 1.0, id="a minute is not behind"),
+        pytest.param(10 * HOUR, 9.5 * HOUR, 1.0, id="had nearly what was due"),
+        pytest.param(10 * HOUR, 10.5 * HOUR, 1.0, id="had hardly more"),
+        pytest.param(10 * HOUR, 8 * HOUR, 1.25, id="had four fifths"),
         pytest.param(HOUR, 1000 * HOUR, 0.1, id="had a thousand times as much"),
     ],
 )
 def test_bids_count_by_what_their_user_is_behind(due: float, held: float, factor: float) -> None:
     assert evened(due, held, HOUR, 1.0) == pytest.approx(factor)
     assert evened(due, held, HOUR, 0.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("waited", "factor"),
+    [(0.0, 1.0), (HOUR, 1.0), (2 * HOUR, 2.0), (4.5 * HOUR, 4.5), (100 * HOUR, 10.0)],
+)
+def test_bids_count_by_how_long_their_job_waits_for_its_first_start(waited: float, factor: float) -> None:
+    assert urged(waited) == pytest.approx(factor)
+
+
+@pytest.mark.parametrize(
+    ("waits", "runs"),
+    [
+        pytest.param({"submit_time": -HOUR / 2}, "1", id="for half an hour"),
+        pytest.param({"submit_time": -2 * HOUR}, "2", id="for two hours"),
+        pytest.param({"submit_time": -2 * HOUR, "restarts": 1}, "1", id="and ran before"),
+        pytest.param({"submit_time": -2 * HOUR, "eligible_time": -HOUR / 2}, "1", id="and could not start before"),
+        pytest.param({"submit_time": -2 * HOUR, "of": 200.0}, "1", id="and is far too long for that"),
+    ],
+)
+def test_who_waits_long_for_a_first_start_has_one_before_a_job_that_runs(waits: dict[str, float], runs: str) -> None:
+    running = hours(1, 20, on=[share()], run_time=HOUR)
+    waiting = replace(hours(2, waits.pop("of", 20.0)), **waits)
+    assert list(decided([node(gpus=1)], [running, waiting], time=0.0).targets) == [runs]
 
 
 def test_of_two_jobs_the_one_with_less_to_go_starts_though_it_came_later() -> None:
@@ -212,3 +245,42 @@ def test_a_promised_gang_bids_for_what_others_still_have(
     there = [hours(number, 10, on=[share(gpus=[device])], run_time=HOUR) for device, number in enumerate((2, *others))]
     state = {"promise": {"job": "1", "saved_moves": 0}} if promised else {}
     assert sorted(decided([node(gpus=4)], [gang, *there], state=state).targets) == runs
+
+
+def unmeasured(number: int, since: float = 10 * HOUR, of: float = 100.0, **other: object) -> Job:
+    """A job of a model that nobody knows, which has run on the slow GPU for so long."""
+    hint = f"model=mine,duration={of:g}h,ckpt=usr1"
+    return job(number, hint=hint, on=[share("k1", gpu_type="k80")], run_time=since, **other)
+
+
+@pytest.mark.parametrize(
+    ("running", "others", "runs_on"),
+    [
+        pytest.param(unmeasured(1), (), "v100", id="it is idle"),
+        pytest.param(unmeasured(1, since=600.0), (), "k80", id="it has hardly begun, and may end soon"),
+        pytest.param(unmeasured(1, of=10.02), (), "k80", id="it is nearly done"),
+        pytest.param(
+            unmeasured(1, request=Request(gpus=1, cpus=1, gpu_type="k80")), (), "k80", id="its owner wants the slow one"
+        ),
+        pytest.param(unmeasured(1), (hours(2, 1),), "k80", id="another has a use for it"),
+    ],
+)
+def test_a_job_of_which_no_rate_is_known_is_tried_on_a_much_faster_gpu(
+    running: Job, others: tuple[Job, ...], runs_on: str
+) -> None:
+    seen = situation([node("k1", 1, "k80"), node("v1", 1)], [running, *others], KNOWN, service={"1": running.run_time})
+    assert policy("unified").decide(seen).targets["1"].allocations[0].gpu_type == runs_on
+
+
+@pytest.mark.parametrize(
+    ("model", "has"),
+    [
+        pytest.param("mine", "p100", id="which is hardly faster by its data sheet"),
+        pytest.param("even", "k80", id="as its rates are known"),
+    ],
+)
+def test_a_job_is_not_tried_on_an_idle_gpu(model: str, has: str) -> None:
+    hint, held = f"model={model},duration=100h,ckpt=usr1", [share("n1", gpu_type=has)]
+    running = job(1, hint=hint, on=held, run_time=10 * HOUR)
+    seen = situation([node("n1", 1, has), node("v1", 1)], [running], KNOWN, service={"1": 10 * HOUR})
+    assert policy("unified").decide(seen).targets["1"].allocations[0].gpu_type == has
