@@ -249,7 +249,7 @@ def test_a_promised_gang_bids_for_what_others_still_have(
 
 def unmeasured(number: int, since: float = 10 * HOUR, of: float = 100.0, **other: object) -> Job:
     """A job of a model that nobody knows, which has run on the slow GPU for so long."""
-    hint = f"model=mine,duration={of:g}h,ckpt=usr1"
+    hint = f"model=mine,duration={60 * of:.0f}m,ckpt=usr1"
     return job(number, hint=hint, on=[share("k1", gpu_type="k80")], run_time=since, **other)
 
 
