@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from slurmsched.arrays import Mask
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job, JobId, Reason, ReasonCode
@@ -145,15 +146,26 @@ def try_faster_idle_types(session: Session) -> None:
     faster: then a restart was lost, once for each type, as nothing moves it back. So it has to have run for a while,
     and counts as half finished at most.
     """
-    estimates = estimates_by_type(session.pools.known_types)
-    for ranked in session.ranking if len(set(estimates.values())) > 1 else ():
+    estimates, idle = estimates_by_type(session.pools.known_types), _IdleTypes(session)
+    for ranked in session.ranking if len(set(estimates.values())) > 1 and idle.gpus else ():
         job = session.jobs[ranked.job]
         if session.moves_left <= 0:
             return
         if job.id not in session.running or not session.is_preemptible(job.id) or not _is_unmeasured(session, job):
             continue
         now = min((estimates.get(on_node.gpu_type, inf) for on_node in job.allocations), default=inf)
-        _try_faster(session, job, {kind: of / now for kind, of in estimates.items()})
+        if _try_faster(session, job, idle, {kind: estimates[kind] / now for kind in idle.gpus}):
+            idle = _IdleTypes(session)
+
+
+class _IdleTypes:
+    """The pools of each GPU type of which some are idle, and how many: `masks` and `gpus`."""
+
+    def __init__(self, session: Session) -> None:
+        free, types = session.free_at_minimum, np.array(session.pools.gpu_types)
+        counts = {kind: int(free.gpus[types == kind].clip(min=0).sum()) for kind in session.pools.known_types}
+        self.gpus: Mapping[str, int] = {kind: count for kind, count in counts.items() if count}
+        self.masks: Mapping[str, Mask] = {kind: types == kind for kind in self.gpus}
 
 
 def _is_unmeasured(session: Session, job: Job) -> bool:
@@ -163,25 +175,24 @@ def _is_unmeasured(session: Session, job: Job) -> bool:
     return any_type and (profile is None or len(profile.scaling) < _MIN_KNOWN)
 
 
-def _try_faster(session: Session, job: Job, times_as_fast: Mapping[str, float]) -> None:
-    """Restart the job on the fastest of these types that is idle, if it is worth it there."""
-    situation, pools, free = session.situation, session.pools, session.free_at_minimum
-    left = min(remaining_or_executed(situation.knowledge, job), situation.knowledge.executed_seconds(job))
-    cost = situation.cost_of_restart(job.id)
+def _try_faster(session: Session, job: Job, idle: _IdleTypes, times_as_fast: Mapping[str, float]) -> bool:
+    """Restart the job on the fastest of these types on which it fits, if that is worth it; return whether it is."""
+    knowledge, cost = session.situation.knowledge, session.situation.cost_of_restart(job.id)
+    left = min(remaining_or_executed(knowledge, job), knowledge.executed_seconds(job))
     for kind, faster in sorted(times_as_fast.items(), key=lambda each: -each[1]):
         saving = left * (1 - 1 / faster) if faster >= _LEAST_GAIN_BY_ESTIMATE else 0.0
         if saving <= session.entitlement.min_benefit * cost:
-            return
-        among = np.array([of == kind for of in pools.gpu_types], dtype=np.bool_)
-        if free.gpus[among].clip(min=0).sum() < job.gpus:
+            return False
+        if idle.gpus[kind] < job.gpus:
             continue
         session.demands.lift_restriction(job)  # to the type that it has
         for level in (DemandLevel.BEST, DemandLevel.MINIMUM):
-            placement = session.find_placement(job, level, free, among)
+            placement = session.find_placement(job, level, session.free_at_minimum, idle.masks[kind])
             if placement is not None:
                 details = {"saving": format_duration(saving), "cost": format_duration(cost)}
                 session.restart_with(job, placement, Reason(ReasonCode.PAYS_FOR_RESTART, details))
-                return
+                return True
+    return False
 
 
 def exchange_types(session: Session) -> None:
