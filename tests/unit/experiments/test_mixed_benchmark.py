@@ -285,7 +285,7 @@ def test_a_variant_is_the_row_of_its_policy_with_one_change() -> None:
         pytest.param("sizes", {"sizing"}, id="CPUs and memory by sensitivity"),
         pytest.param("fragments", {"node_score"}, id="the worth of idle resources"),
         pytest.param("packing", {"node_score"}, id="consolidation too"),
-        pytest.param("migration", {"finish_steps"}, id="moves to another type"),
+        pytest.param("migration", {"finish_steps", "last_steps"}, id="moves to another type"),
     ],
 )
 def test_unified_without_a_part_is_unified_in_all_else(part: str, differs: set[str]) -> None:
