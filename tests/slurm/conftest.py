@@ -40,7 +40,7 @@ EXPECTED: Final[Mapping[str, int]] = {
     "scale-source": 120, "flags-sid": 150, "flags-trixie": 150, "flags-bookworm": 150, "amounts-sid": 150,
     "amounts-bookworm": 150, "hostile-bookworm": 120, "hostile-sid": 120, "hostile-source": 90, "line-trixie": 90,
     "line-bookworm": 90, "line-sid": 90, "orders-sid": 420, "starts-sid": 150, "wide-sid": 240,
-    "shares-sid": 90, "sizing-trixie": 1000, "newcomer-bookworm": 120,
+    "shares-sid": 90, "sizing-trixie": 1000, "newcomer-bookworm": 120, "unified-trixie": 110,
 }  # fmt: skip
 """Seconds of the clusters that take longest."""
 
