@@ -123,6 +123,23 @@ class Mini:
         )  # fmt: skip
         return submitted.strip().split(";")[0]
 
+    def round(self) -> None:
+        """One round, which has to succeed."""
+        done = self.synsched("run", "--once")
+        assert done.code == 0, done.out + done.err
+
+    def explained(self, job: str) -> str:
+        """What people are told of a job, its lines as one, however wide the terminal is."""
+        told = self.synsched("explain", job)
+        assert told.code == 0, told.err
+        return " ".join(told.out.split())
+
+    def clear(self, *users: str) -> None:
+        """Cancel all jobs of these users; until they have left, other stories would find their GPUs taken."""
+        for user in users:
+            self.run("scancel", f"--user={user}")
+        self.until("nothing is left", lambda: not self.sure("squeue", "-h").strip())
+
     def log(self, user: str, job: str) -> list[str]:
         """What the training script wrote."""
         return self.run("cat", f"/home/{user}/log-{job}").out.splitlines()

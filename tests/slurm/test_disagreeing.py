@@ -29,19 +29,14 @@ sleep 100
 """
 
 
-def round_(site: Mini) -> None:
-    done = site.synsched("run", "--once")
-    assert done.code == 0, done.err
-
-
 def test_a_victim_whose_newcomer_slurm_refuses_stands_again_and_is_left_alone(site: Mini) -> None:
     ran = site.train("alice", "--gres=gpu:v100:8", "-c", "5", "--mem=1000", hint="ckpt=usr1@2,cpus=keep")
-    round_(site)
+    site.round()
     site.until("it has attained service", lambda: site.jobs()[ran]["RunTime"] >= "00:00:08")
     refused = site.train("bob", "--gres=gpu:v100:8", "-c", "12", "--mem=1000", hint="ckpt=usr1@2,cpus=keep")
     small = site.train("carol", "--gres=gpu:p100:1", "-c", "1", "--mem=1000", hint="cpus=keep")
 
-    round_(site)
+    site.round()
     assert site.state(small) == "RUNNING"
     site.until("the victim runs again", lambda: site.state(ran) == "RUNNING")
     seen = site.jobs()
@@ -53,7 +48,7 @@ def test_a_victim_whose_newcomer_slurm_refuses_stands_again_and_is_left_alone(si
     site.until("its script runs again", lambda: len(begun()) == 2)
     assert [" step=0 " in line for line in begun()] == [True, False], "it goes on from its checkpoint"
 
-    round_(site)
+    site.round()
     seen = site.jobs()
     assert (seen[ran]["JobState"], seen[ran]["Restarts"]) == ("RUNNING", "1"), "the same plan is not made twice"
     told = site.synsched("explain", refused).out
@@ -67,12 +62,12 @@ def test_a_job_that_requeues_itself_keeps_no_gpu_from_others(site: Mini) -> None
     site.until("nothing is left", lambda: not site.sure("squeue", "-h").strip())
     words = ("sbatch", "--parsable", "-p", "gpu", "--gres=gpu:p100:2", "-c", "1", "--requeue", "--output=/dev/null")
     again = site.sure(*words, user="bob", stdin=REQUEUED).strip()
-    round_(site)
+    site.round()
     site.until("it was requeued", lambda: site.jobs()[again]["Restarts"] == "1")
     other = site.train("alice", "--gres=gpu:p100:1", "-c", "1", "--mem=1000")
     told, true = [], ("was not started by Slurm (BeginTime)", "may not start before")
     for _ in range(2):  # in the round that tries it; 15 seconds later it waits for the other job, as any job does
-        round_(site)
+        site.round()
         told.append(site.synsched("explain", again).out)
     assert site.state(other) == "RUNNING", site.sure("squeue", "-a")
     # It requeues itself either before the round has seen it run, or after: what is true differs.

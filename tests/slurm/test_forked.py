@@ -148,16 +148,11 @@ class Forked:
         return sum(json.loads(line)["busy"] > 5 for line in found) >= by
 
 
-def round_(mini: Mini) -> None:
-    said = mini.synsched("run", "--once")
-    assert said.code == 0, said.out + said.err
-
-
 def test_copies_on_three_gpu_types_do_each_step_once_in_proportion_to_their_speed(site: Mini) -> None:
     """There are more copies than nodes: one is left over, and comes when all is done. The throughput is
     that of the experiment, to 3 %."""
     job = Forked(site, "three", copies=4, steps=4000)
-    round_(site)
+    site.round()
     site.until("each node has a copy", lambda: job.where().keys() == PAUSES.keys())
     nodes = job.where()
     site.until("they go by what they were told", job.goes_by_it)
@@ -165,7 +160,7 @@ def test_copies_on_three_gpu_types_do_each_step_once_in_proportion_to_their_spee
     shown = site.synsched("plan").out
     assert f"steps left of job {job.id}:" in " ".join(shown.split())
     before = job.last()
-    round_(site)
+    site.round()
     told = job.told()
     assert sum(told.values()) <= 4000
     fastest = sum(1 / pause for pause in PAUSES.values())
@@ -189,7 +184,7 @@ def test_copies_on_three_gpu_types_do_each_step_once_in_proportion_to_their_spee
     assert len(done) == 4000, "nothing was done twice, or in vain"
     assert all(job.final(copy) == done for copy in nodes.values())
     (left_over,) = set(range(4)) - set(nodes.values())
-    round_(site)
+    site.round()
     site.until("the copy that was left over has seen it", lambda: job.id not in site.sure("squeue", "-h", "-o", "%F"))
     assert job.final(left_over) == done
     assert job.did(left_over) == set()
@@ -197,7 +192,7 @@ def test_copies_on_three_gpu_types_do_each_step_once_in_proportion_to_their_spee
 
 def test_a_node_that_dies_costs_its_copys_steps_of_that_round(site: Mini) -> None:
     job = Forked(site, "dies", copies=3, steps=2000)
-    round_(site)
+    site.round()
     site.until("each node has a copy", lambda: job.where().keys() == PAUSES.keys())
     nodes = job.where()
     dead = nodes["v100-1"]
@@ -208,7 +203,7 @@ def test_a_node_that_dies_costs_its_copys_steps_of_that_round(site: Mini) -> Non
     site.sure("scontrol", "update", "NodeName=v100-1", "State=DOWN", "Reason=killed")
     kept = job.saved(killed, dead)
     site.until("Slurm has seen it", lambda: "v100-1" not in job.where())
-    round_(site)
+    site.round()
     assert dead not in job.told()
     site.until("a new round begins", lambda: job.last() > killed)
     after = job.ledger(killed + 1)

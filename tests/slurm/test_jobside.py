@@ -68,7 +68,7 @@ def site(mini: Mini) -> Mini:
         "reports": {"spool": SPOOL},
     }
     mini.configure(**{**SETTINGS, **own})
-    round_(mini)
+    mini.round()
     return mini
 
 
@@ -76,9 +76,7 @@ def site(mini: Mini) -> Mini:
 def nothing_left(site: Mini) -> Iterator[None]:
     """One story that fails costs no other its GPUs."""
     yield
-    for user in ("alice", "bob", "carol"):
-        site.run("scancel", f"--user={user}")
-    site.until("nothing is left", lambda: not site.sure("squeue", "-h").strip())
+    site.clear("alice", "bob", "carol")
 
 
 def submit(mini: Mini, user: str, folder: str, script: str, *options: str, **told: str) -> str:
@@ -119,11 +117,6 @@ def reference(mini: Mini, folder: str, script: str, *options: str) -> list[str]:
     return losses(mini, folder)
 
 
-def round_(mini: Mini) -> None:
-    said = mini.synsched("run", "--once")
-    assert said.code == 0, said.out + said.err
-
-
 def trains(mini: Mini, job: str, folder: str) -> None:
     """It has got on, and run for long enough that a newcomer goes first, however fast it gets on."""
     least = len(losses(mini, folder)) + 40
@@ -135,20 +128,20 @@ def test_ten_preemptions_and_moves_change_neither_losses_nor_weights(site: Mini)
     expected = reference(site, "undisturbed", ALONE, "-c", "2")
     options = ("--gres=gpu:2", "-c", "2", "--requeue", "--comment=synsched:ckpt=usr1@60")
     job = submit(site, "alice", "moved", ALONE, *options)
-    round_(site)
+    site.round()
     places = []
     for move in range(10):
         trains(site, job, "moved")
         places.append(site.jobs()[job]["NodeList"])
         all_of_it = ("--gres=gpu:2", "--nodes=2", "--ntasks-per-node=1", "-c", "2")
         newcomer = submit(site, "bob", "short", SHORT, *all_of_it)
-        round_(site)
+        site.round()
         assert site.jobs()[job]["Restarts"] == str(move + 1)
         ended(site, newcomer)
         taken = submit(
             site, "bob", "longer", LONGER, "-p", "debug", "--gres=gpu:2", "-c", "1", f"--nodelist={places[-1]}"
         )
-        round_(site)
+        site.round()
         site.until("it runs again", lambda: site.state(job) == "RUNNING")
         ended(site, taken)
     ended(site, job)
@@ -161,14 +154,14 @@ def test_two_nodes_stop_at_the_same_step_and_go_on(site: Mini) -> None:
     wide = ("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "-c", "1")
     expected = reference(site, "undisturbed-apart", APART, *wide)
     job = submit(site, "alice", "apart", APART, "--gres=gpu:2", *wide, "--requeue", "--comment=synsched:ckpt=usr1@60")
-    round_(site)
+    site.round()
     for move in range(3):
         trains(site, job, "apart")
         newcomer = submit(site, "bob", "short", SHORT, "--gres=gpu:2", "-c", "2")
-        round_(site)
+        site.round()
         assert site.jobs()[job]["Restarts"] == str(move + 1)
         ended(site, newcomer)
-        round_(site)
+        site.round()
     ended(site, job)
     assert losses(site, "apart") == expected
     assert digest(site, "apart") == digest(site, "undisturbed-apart")
@@ -195,13 +188,13 @@ def test_a_model_is_profiled_by_real_jobs_and_drift_is_shown(site: Mini) -> None
 def test_who_lies_is_named_and_nobody_else_is_touched(site: Mini) -> None:
     honest = submit(site, "alice", "honest", ALONE, "--gres=gpu:1", "-c", "1", "--requeue", "--comment=synsched:")
     liar = submit(site, "bob", "liar", LIAR, "--gres=gpu:1", "-c", "1", "--comment=synsched:", VICTIM=honest)
-    round_(site)
+    site.round()
     site.until("the honest job trains", lambda: len(losses(site, "honest")) > 200)
     site.until("the liar has lied", lambda: "2002" in site.run("ls", SPOOL).out)
     rates: dict[str, Any] = {}
 
     def measured() -> bool:
-        round_(site)
+        site.round()
         told = site.synsched("profile", "measured", "--json").json["jobs"]
         rates.update({entry["job"]: entry for entry in told})
         return bool(rates)

@@ -29,11 +29,6 @@ def limit(mini: Mini, user: str, *limits: str) -> None:
     mini.sure("sacctmgr", "-i", "modify", "user", user, "set", *limits)
 
 
-def round_(mini: Mini) -> None:
-    done = mini.synsched("run", "--once", timeout=300)
-    assert done.code == 0, done.out + done.err
-
-
 def cpus(mini: Mini, job: str) -> int:
     return int(mini.jobs()[job]["NumCPUs"])
 
@@ -53,20 +48,20 @@ def test_a_quota_of_cpus_holds_for_managed_jobs_as_for_others(mini: Mini) -> Non
     mini.until("they are gone", lambda: not mini.sure("squeue", "-h").strip())
     jobs = [mini.train("alice", *asked, hint=GREEDY) for _ in range(3)]
     for _ in range(2):
-        round_(mini)
+        mini.round()
         assert running(mini, jobs) == jobs[:2]
         assert sum(cpus(mini, job) for job in jobs[:2]) <= 4
     why = mini.synsched("explain", jobs[2]).out
     assert "GrpTRES of user alice of account vision allows 4 CPUs, with 4 CPUs in use" in why, why
     mini.sure("scancel", jobs[0])
     mini.until("the quota is free", lambda: jobs[0] not in mini.sure("squeue", "-h", "-o%i").split())
-    round_(mini)
+    mini.round()
     assert running(mini, jobs[1:]) == jobs[1:]
 
 
 def test_no_job_gets_more_than_a_job_may_have(mini: Mini) -> None:
     free = mini.train("bob", "--gres=gpu:1", "--cpus-per-task=2", "--mem=1000", hint=GREEDY)
-    round_(mini)
+    mini.round()
     most = cpus(mini, free)
     assert most > 4
     mini.sure("scancel", free)
@@ -74,7 +69,7 @@ def test_no_job_gets_more_than_a_job_may_have(mini: Mini) -> None:
     for option in ("MaxTRES=cpu=4", "MaxTRESPerNode=cpu=4"):
         limit(mini, "bob", option)
         job = mini.train("bob", "--gres=gpu:1", "--cpus-per-task=2", "--mem=1000", hint=GREEDY)
-        round_(mini)
+        mini.round()
         assert mini.state(job) == "RUNNING"
         assert cpus(mini, job) == 4, option
         mini.sure("scancel", job)
@@ -85,7 +80,7 @@ def test_no_job_gets_more_than_a_job_may_have(mini: Mini) -> None:
 def test_what_no_quota_allows_is_told_and_not_tried(mini: Mini) -> None:
     limit(mini, "bob", "MaxTRES=cpu=4")
     job = mini.train("bob", "--gres=gpu:1", "--cpus-per-task=6", "--mem=1000", hint=GREEDY)
-    round_(mini)
+    mini.round()
     assert mini.state(job) == "PENDING"
     why = mini.synsched("explain", job).out
     assert "MaxTRES of user bob" in why, why
@@ -112,7 +107,7 @@ def test_limits_that_rounds_do_not_compute_are_told_in_slurms_words_and_tried_on
         assert says.startswith(reason)
         cleared(mini, plain)
         jobs = [mini.train("alice", "--mem=1000", *asked, hint="model=alexnet") for _ in range(count)]
-        round_(mini)
+        mini.round()
         again = mini.synsched("run", "--once").out
         assert running(mini, jobs) == jobs[:-1]
         assert f"job {jobs[-1]}" not in again, f"{option}: {again}"
@@ -129,7 +124,7 @@ def test_a_job_that_needs_two_nodes_is_held_to_the_cpus_and_nodes_that_these_tak
     ):
         limit(mini, "bob", option)
         job = mini.train("bob", "--gpus=8", hint="model=alexnet")
-        round_(mini)
+        mini.round()
         assert mini.state(job) == "PENDING", option
         why = " ".join(mini.synsched("explain", job).out.split())
         assert told in why, why

@@ -35,21 +35,14 @@ GANG: Final = ("--gpus=4", "--ntasks=4", "--cpus-per-task=1", "--mem=1000", "--n
 def site(mini: Mini) -> Mini:
     mini.write("/etc/synsched/rates.toml", RATES)
     mini.configure(**PAYING)
-    round_(mini)
+    mini.round()
     return mini
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(site: Mini) -> Iterator[None]:
     yield
-    for user in ("alice", "bob", "carol"):
-        site.run("scancel", f"--user={user}")
-    site.until("nothing is left", lambda: not site.sure("squeue", "-h").strip())
-
-
-def round_(site: Mini) -> None:
-    done = site.synsched("run", "--once")
-    assert done.code == 0, done.out + done.err
+    site.clear("alice", "bob", "carol")
 
 
 def submit(site: Mini, user: str, *options: str) -> str:
@@ -66,23 +59,16 @@ def devices(site: Mini, job: str) -> dict[str, int]:
     return found
 
 
-def explained(site: Mini, job: str) -> str:
-    """Its lines as one, however wide the terminal is."""
-    told = site.synsched("explain", job)
-    assert told.code == 0, told.err
-    return " ".join(told.out.split())
-
-
 def half_taken(site: Mini) -> None:
     """Two of the four GPUs of each type are somebody's."""
     taken = [submit(site, "bob", f"--gres=gpu:{kind}:2", "-c", "2", "--mem=1000") for kind in ("v100", "p100")]
-    round_(site)
+    site.round()
     assert {site.state(job) for job in taken} == {"RUNNING"}
 
 
 def test_a_gang_is_on_the_fast_type_alone_where_that_has_room(site: Mini) -> None:
     gang = submit(site, "alice", *GANG)
-    round_(site)
+    site.round()
     assert devices(site, gang) == {"v100-1": 4}
 
 
@@ -97,11 +83,11 @@ def test_a_gang_runs_on_two_types_rather_than_wait(site: Mini, asked: tuple[str,
     half_taken(site)
     gang = submit(site, "alice", *asked)
 
-    round_(site)
+    site.round()
 
     assert site.state(gang) == "RUNNING"
     assert devices(site, gang) == {"v100-1": 2, "p100-1": 2}
-    assert "runs on 2 p100 + 2 v100: it finishes sooner than on one GPU type" in explained(site, gang)
+    assert "runs on 2 p100 + 2 v100: it finishes sooner than on one GPU type" in site.explained(gang)
 
 
 def test_a_gang_that_slurm_cannot_mix_waits_and_says_why(site: Mini) -> None:
@@ -109,15 +95,15 @@ def test_a_gang_that_slurm_cannot_mix_waits_and_says_why(site: Mini) -> None:
     typed = submit(site, "alice", "--gres=gpu:v100:4", "-c", "4", "--mem=1000")
     on_one = submit(site, "carol", "--gres=gpu:4", "-c", "4", "--mem=1000")
 
-    round_(site)
+    site.round()
 
     assert {site.state(typed), site.state(on_one)} == {"PENDING"}
-    told = {job: explained(site, job) for job in (typed, on_one)}
+    told = {job: site.explained(job) for job in (typed, on_one)}
     assert any("nothing may delay it" in text for text in told.values()), "the first of them knows when it starts"
     assert "of one type and cannot use several types: it asks for v100" in told[typed]
     assert "of one type and cannot use several types: it asks for one node" in told[on_one]
 
     mixed = submit(site, "alice", *GANG, "--time=10")
-    round_(site)
+    site.round()
     assert devices(site, mixed) == {"v100-1": 2, "p100-1": 2}, "who can be mixed and ends in time does not wait"
     assert {site.state(typed), site.state(on_one)} == {"PENDING"}

@@ -46,19 +46,14 @@ def nothing_left(site: Mini) -> Iterator[None]:
 
 def configure(site: Mini, **policy: str) -> None:
     site.configure(**{**SETTINGS, "policy": {"system": "hadar", **policy}})
-    round_(site)  # from here on jobs are held for rounds
-
-
-def round_(site: Mini) -> None:
-    done = site.synsched("run", "--once")
-    assert done.code == 0, done.out + done.err
+    site.round()  # from here on jobs are held for rounds
 
 
 def nodes_of(site: Mini, model: str, count: int = 1) -> list[str]:
     """The node of each of so many jobs of the model, submitted at once; they are gone then."""
     hint = f"model={model},duration=5h"
     submitted = [site.train("alice", "--gres=gpu:1", "-c", "1", hint=hint) for _ in range(count)]
-    round_(site)
+    site.round()
     nodes = [site.jobs()[job]["NodeList"] for job in submitted]
     site.run("scancel", *submitted)
     site.until("they are gone", lambda: not site.sure("squeue", "-h").strip())

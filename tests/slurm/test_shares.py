@@ -47,15 +47,12 @@ def nothing_left(site: Mini) -> Iterator[None]:
     """Each story begins with an idle cluster and accounts in which nobody is due anything."""
     round_(site)
     yield
-    for user in ("alice", "bob"):
-        site.run("scancel", f"--user={user}")
-    site.until("nothing is left", lambda: not site.sure("squeue", "-h").strip())
+    site.clear("alice", "bob")
 
 
 def round_(site: Mini, then: float = 0) -> None:
     """One round, and so many seconds in which all do as it says."""
-    done = site.synsched("run", "--once")
-    assert done.code == 0, done.out + done.err
+    site.round()
     time.sleep(then)
 
 

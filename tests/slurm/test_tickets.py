@@ -40,9 +40,7 @@ def site(mini: Mini) -> Mini:
 @pytest.fixture(autouse=True)
 def nothing_left(site: Mini) -> Iterator[None]:
     yield
-    for user in ("alice", "bob", "carol"):
-        site.run("scancel", f"--user={user}")
-    site.until("nothing is left", lambda: not site.sure("squeue", "-h").strip())
+    site.clear("alice", "bob", "carol")
 
 
 def submit(site: Mini, user: str, model: str, count: int, *options: str) -> list[str]:
@@ -51,8 +49,7 @@ def submit(site: Mini, user: str, model: str, count: int, *options: str) -> list
 
 
 def round_(site: Mini) -> None:
-    done = site.synsched("run", "--once")
-    assert done.code == 0, done.out + done.err
+    site.round()
     time.sleep(3)
 
 

@@ -42,21 +42,14 @@ rate = [0.9, 3.6]
 def site(mini: Mini) -> Mini:
     mini.write("/etc/synsched/rates.toml", RATES)
     mini.configure(**SITE)
-    round_(mini)
+    mini.round()
     return mini
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(site: Mini) -> Iterator[None]:
     yield
-    for user in ("alice", "bob", "carol"):
-        site.run("scancel", f"--user={user}")
-    site.until("nothing is left", lambda: not site.sure("squeue", "-h").strip())
-
-
-def round_(site: Mini) -> None:
-    done = site.synsched("run", "--once")
-    assert done.code == 0, done.out + done.err
+    site.clear("alice", "bob", "carol")
 
 
 def submit(site: Mini, user: str, of: str, *options: str, model: str = "flat") -> str:
@@ -74,17 +67,11 @@ def queue(site: Mini) -> list[str]:
     return site.sure("squeue", "-h", "-o", "%i").split()
 
 
-def explained(site: Mini, job: str) -> str:
-    told = site.synsched("explain", job)
-    assert told.code == 0, told.err
-    return " ".join(told.out.split())
-
-
 def test_the_fast_type_goes_to_whom_it_helps_and_parts_and_whole_gpus_run_beside_each_other(site: Mini) -> None:
     flat = submit(site, "alice", "5h", "--gres=gpu:3")
     steep = submit(site, "bob", "5h", "--gres=gpu:3", model="steep")
     part = submit(site, "carol", "5h", "--gres=shard:1")
-    round_(site)
+    site.round()
     assert runs_on(site, flat, steep) == ["k80-1", "v100-1"]
     assert runs_on(site, part)[0] in {"k80-1", "v100-1"}
     shown = site.synsched("status", "--shares")
@@ -94,51 +81,51 @@ def test_the_fast_type_goes_to_whom_it_helps_and_parts_and_whole_gpus_run_beside
 
 def test_a_short_job_starts_at_once_and_long_ones_are_told_their_start_or_the_price(site: Mini) -> None:
     there = [submit(site, "alice", "20h"), submit(site, "alice", "30h")]
-    round_(site)
+    site.round()
     assert sorted(runs_on(site, *there)) == ["k80-1", "v100-1"]
     long, short = [submit(site, "bob", of) for of in ("90h", "95h")], submit(site, "carol", "10m")
 
-    round_(site)
+    site.round()
     site.until("the short job runs", lambda: site.state(short) == "RUNNING")
 
     assert "PENDING" in runs_on(site, *there), "one of them gave way"
     assert runs_on(site, *long) == ["PENDING", "PENDING"]
-    told = [explained(site, job) for job in long]
+    told = [site.explained(job) for job in long]
     assert any("will start at" in text for text in told)
     assert any("it bids" in text and "it would be next" in text for text in told)
 
 
 def test_a_gang_over_both_nodes_has_its_turn_and_those_in_its_way_come_back(site: Mini) -> None:
     there = [submit(site, "alice", "20h"), submit(site, "bob", "30h")]
-    round_(site)
+    site.round()
     gang = submit(site, "carol", "10m", "--gres=gpu:4", "--nodes=2")
 
     for _ in range(2):  # where the gang's nodes become free one after the other, it is promised its start
-        round_(site)
+        site.round()
     site.until("the gang runs", lambda: site.state(gang) == "RUNNING")
     assert runs_on(site, *there) == ["PENDING", "PENDING"]
 
     site.sure("scancel", gang)
     site.until("the gang has left", lambda: gang not in queue(site))
     for _ in range(2):
-        round_(site)
+        site.round()
     site.until("who gave way runs again", lambda: "PENDING" not in runs_on(site, *there))
 
 
 def test_a_job_of_an_unknown_model_leaves_the_slow_gpus_once_fast_ones_are_idle(site: Mini) -> None:
     taken = submit(site, "bob", "5h", "--gres=gpu:v100:4", model="steep")
-    round_(site)
+    site.round()
     unknown = submit(site, "alice", "50h", model="nobody-knows-it")
-    round_(site)
+    site.round()
     assert runs_on(site, taken, unknown) == ["v100-1", "k80-1"]
 
     site.sure("scancel", taken)
     site.until("the fast GPUs are idle", lambda: taken not in queue(site))
-    round_(site)
+    site.round()
     assert runs_on(site, unknown) == ["k80-1"], "it has hardly begun"
 
     def moved() -> bool:
-        round_(site)
+        site.round()
         return runs_on(site, unknown) == ["v100-1"]
 
     site.until("it is tried on the fast GPUs", moved, seconds=180)
