@@ -264,6 +264,11 @@ class Knowledge:
         known = {kind: scaling.rate_at(gpus, nodes) for kind, scaling in profile.scaling.items()} if profile else {}
         return complete_rates(known, types)
 
+    def compares_types(self, job: Job) -> bool:
+        """Returns whether rates of the job are known on two GPU types, so that no estimate has to tell their ratio."""
+        profile = self.rate_profile(job)
+        return profile is not None and len(profile.scaling) > 1
+
     def measured_types(self, job: Job) -> frozenset[str]:
         """Returns the GPU types on which the rate of the job was measured: only between these is it restarted."""
         profile = self.rate_profile(job)

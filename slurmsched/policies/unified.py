@@ -35,7 +35,7 @@ from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.knowledge.speed import SensitivityMatrix
-from slurmsched.model import MILLI_PER_GPU, Job, JobId, RankedJob, Reason, ReasonCode
+from slurmsched.model import Job, JobId, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_gpu_hours
 from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
@@ -160,9 +160,7 @@ def _whole_over_rest(job: Job, situation: Situation) -> float:
     Its bid counts so much more: GPUs that are idle for it already cost nobody anything, and what it bids is for the
     rest. Else a job that could move kept a gang's nodes idle until it ended.
     """
-    idle, free = Counter[str](), FreeResources.of_snapshot(situation.snapshot)
-    for kind, devices in zip(free.pools.gpu_types, free.milli, strict=True):
-        idle[kind] += int(np.count_nonzero(devices == MILLI_PER_GPU))
+    idle = FreeResources.of_snapshot(situation.snapshot).idle_by_type()
     asked = job.original_request.gpu_type
     most = idle[asked] if asked is not None else max(idle.values(), default=0)
     return job.gpus / max(job.gpus - most, 1)

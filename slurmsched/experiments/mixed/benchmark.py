@@ -88,6 +88,11 @@ def _without_types(pipeline: Pipeline) -> Pipeline:
 
 _TYPE_STEPS: Final[tuple[FinishStep, ...]] = (migrate_to_due_type, exchange_types, try_faster_idle_types)
 
+
+def _without_moves(steps: Sequence[FinishStep]) -> tuple[FinishStep, ...]:
+    return tuple(step for step in steps if step not in _TYPE_STEPS)
+
+
 _UNIFIED_WITHOUT: Final[Mapping[str, Callable[[Pipeline], Pipeline]]] = {
     "types": _without_types,
     "sizes": lambda pipeline: replace(pipeline, sizing=Proportional()),
@@ -95,8 +100,8 @@ _UNIFIED_WITHOUT: Final[Mapping[str, Callable[[Pipeline], Pipeline]]] = {
     "packing": lambda pipeline: replace(pipeline, node_score=FIRST_FIT),
     "migration": lambda pipeline: replace(
         pipeline,
-        finish_steps=tuple(step for step in pipeline.finish_steps if step not in _TYPE_STEPS),
-        last_steps=tuple(step for step in pipeline.last_steps if step not in _TYPE_STEPS),
+        finish_steps=_without_moves(pipeline.finish_steps),
+        last_steps=_without_moves(pipeline.last_steps),
     ),
 }
 """Parts of `unified` that are left out: rates by GPU type, CPUs and memory by sensitivity, the worth of idle resources

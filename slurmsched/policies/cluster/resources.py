@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -287,6 +288,13 @@ class FreeResources:
             self._uncertain.clear()
             self._milli[pools] = _with_whole(self._milli[pools], _existing(self.pools)[pools], self.gpus[pools])
         return self._milli
+
+    def idle_by_type(self) -> Counter[str]:
+        """Return the idle GPUs of each type."""
+        idle = Counter[str]()
+        for gpu_type, gpus in zip(self.pools.gpu_types, self.gpus.tolist(), strict=True):
+            idle[gpu_type] += max(gpus, 0)
+        return idle
 
     def copy(self) -> FreeResources:
         return FreeResources(

@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from slurmsched.arrays import Mask
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job, JobId, Reason, ReasonCode
@@ -134,8 +133,6 @@ def migrate_to_due_type(session: Session) -> None:
 _LEAST_GAIN_BY_ESTIMATE: Final = 2.0
 """How many times as fast a GPU type has to be by its data sheet for a job to be tried there: estimates are off by
 far less."""
-_MIN_KNOWN: Final = 2
-"""GPU types with rates from which on the ratio of a job's rates is known, and no estimate counts."""
 
 
 def try_faster_idle_types(session: Session) -> None:
@@ -146,36 +143,25 @@ def try_faster_idle_types(session: Session) -> None:
     faster: then a restart was lost, once for each type, as nothing moves it back. So it has to have run for a while,
     and counts as half finished at most.
     """
-    estimates, idle = estimates_by_type(session.pools.known_types), _IdleTypes(session)
-    for ranked in session.ranking if len(set(estimates.values())) > 1 and idle.gpus else ():
+    estimates, idle = estimates_by_type(session.pools.known_types), session.free_at_minimum.idle_by_type()
+    for ranked in session.ranking if len(set(estimates.values())) > 1 and idle.total() else ():
         job = session.jobs[ranked.job]
         if session.moves_left <= 0:
             return
         if job.id not in session.running or not session.is_preemptible(job.id) or not _is_unmeasured(session, job):
             continue
         now = min((estimates.get(on_node.gpu_type, inf) for on_node in job.allocations), default=inf)
-        if _try_faster(session, job, idle, {kind: estimates[kind] / now for kind in idle.gpus}):
-            idle = _IdleTypes(session)
-
-
-class _IdleTypes:
-    """The pools of each GPU type of which some are idle, and how many: `masks` and `gpus`."""
-
-    def __init__(self, session: Session) -> None:
-        free, types = session.free_at_minimum, np.array(session.pools.gpu_types)
-        counts = {kind: int(free.gpus[types == kind].clip(min=0).sum()) for kind in session.pools.known_types}
-        self.gpus: Mapping[str, int] = {kind: count for kind, count in counts.items() if count}
-        self.masks: Mapping[str, Mask] = {kind: types == kind for kind in self.gpus}
+        if _try_faster(session, job, idle, {kind: of / now for kind, of in estimates.items()}):
+            idle = session.free_at_minimum.idle_by_type()
 
 
 def _is_unmeasured(session: Session, job: Job) -> bool:
     """Whether the job may have any GPU type, and no ratio of its rates on two of them is known."""
-    profile = session.situation.knowledge.rate_profile(job)
     any_type = bool(job.original_request.gpus) and job.original_request.gpu_type is None
-    return any_type and (profile is None or len(profile.scaling) < _MIN_KNOWN)
+    return any_type and not session.situation.knowledge.compares_types(job)
 
 
-def _try_faster(session: Session, job: Job, idle: _IdleTypes, times_as_fast: Mapping[str, float]) -> bool:
+def _try_faster(session: Session, job: Job, idle: Mapping[str, int], times_as_fast: Mapping[str, float]) -> bool:
     """Restart the job on the fastest of these types on which it fits, if that is worth it; return whether it is."""
     knowledge, cost = session.situation.knowledge, session.situation.cost_of_restart(job.id)
     left = min(remaining_or_executed(knowledge, job), knowledge.executed_seconds(job))
@@ -183,11 +169,12 @@ def _try_faster(session: Session, job: Job, idle: _IdleTypes, times_as_fast: Map
         saving = left * (1 - 1 / faster) if faster >= _LEAST_GAIN_BY_ESTIMATE else 0.0
         if saving <= session.entitlement.min_benefit * cost:
             return False
-        if idle.gpus[kind] < job.gpus:
+        if idle[kind] < job.gpus:
             continue
+        among = np.array(session.pools.gpu_types) == kind
         session.demands.lift_restriction(job)  # to the type that it has
         for level in (DemandLevel.BEST, DemandLevel.MINIMUM):
-            placement = session.find_placement(job, level, session.free_at_minimum, idle.masks[kind])
+            placement = session.find_placement(job, level, session.free_at_minimum, among)
             if placement is not None:
                 details = {"saving": format_duration(saving), "cost": format_duration(cost)}
                 session.restart_with(job, placement, Reason(ReasonCode.PAYS_FOR_RESTART, details))

@@ -198,9 +198,7 @@ class StrideProblem:
     def faster_idle_types(self) -> tuple[Mapping[JobId, frozenset[str]], Mapping[tuple[JobId, str], float]]:
         """Return the fastest type of each running job that has its GPUs elsewhere, of the types with that many idle
         ones now, and its rates on the types where it was measured. A job without a faster type is missing."""
-        idle, knowledge = Counter[str](), self.situation.knowledge
-        for gpu_type, gpus in zip(self.pools.gpu_types, self.resources.free.gpus.tolist(), strict=True):
-            idle[gpu_type] += max(gpus, 0)
+        idle, knowledge = self.resources.free.idle_by_type(), self.situation.knowledge
         types, rates = dict[JobId, frozenset[str]](), dict[tuple[JobId, str], float]()
         may_move = idle.total() and self.situation.max_moves > 0 and not self.situation.starts_only
         for runnable in self.placeable_jobs if may_move else ():

@@ -265,12 +265,7 @@ def _on_faster_idle_types(
 def _estimated_throughputs(problem: HadarProblem, situation: Situation) -> Mapping[JobId, GangThroughput]:
     """Returns the waiting jobs whose rates are known on one type or none, with the rates of equation 10."""
     estimates, knowledge = estimates_by_type(problem.servers.types), situation.knowledge
-    unmeasured = {
-        job.id
-        for job in situation.jobs
-        if not job.allocations
-        and ((profile := knowledge.rate_profile(job)) is None or len(profile.scaling) < _MIN_KNOWN)
-    }
+    unmeasured = {job.id for job in situation.jobs if not job.allocations and not knowledge.compares_types(job)}
 
     def estimated(rates: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(estimates[kind] if rate > 0 else 0.0 for kind, rate in zip(estimates, rates, strict=True))
@@ -283,9 +278,6 @@ def _estimated_throughputs(problem: HadarProblem, situation: Situation) -> Mappi
         if job.job in unmeasured
     }
 
-
-_MIN_KNOWN: Final = 2
-"""Known types from which on the ratio of a job's rates is known."""
 
 _STATE_KEY: Final = "came"
 
