@@ -32,7 +32,7 @@ def test_the_small_comparison_holds_and_has_a_curve_for_each_scheduler_and_its_t
         fastest = rows[f"{load}: fastest possible total time"].measured
         for name in ("hadar", "hadar, timely", "gavel", "tiresias", "yarn-cs", "live: hadar"):
             assert rows[f"{load}: {name} total time"].measured >= fastest
-    # Sixty even jobs hardly wait, so that they end together sooner, but not most of them.
+    # Jobs exchange places for the highest total utility: of sixty even ones, which hardly wait, most do not end sooner.
     assert rows["philly: gavel over hadar, timely: median completion"].measured > 1
     assert rows["even: gavel over hadar, timely: total time"].measured > 1
     assert len(outcome.series) == 2 * 5 * (1 + 3)
