@@ -147,16 +147,20 @@ class LoadBalancer:
             while self._migrations < most and len(pools) > 1 and self._rebalance_pools(pools, by_pool):
                 self._migrations += 1
 
-    def advance_late(self, jobs: Sequence[RunnableJob], of_job: Mapping[JobId, float]) -> None:
+    def advance_late(
+        self, jobs: Sequence[RunnableJob], of_job: Mapping[JobId, float], just_begun: Set[JobId]
+    ) -> None:
         """Reassign waiting jobs that have no turn in their pool to pools where their turn comes before jobs that are
-        further ahead, with what their users are behind counted.
+        further ahead, with what their users are behind counted. Nobody's turn comes before those that have just begun.
 
         Gangs of other widths leave GPUs in a pool that only its narrow jobs fit, however far ahead their users are.
         """
         unmovable, queues = self._problem.situation.unmovable, defaultdict[int, list[RunnableJob]](list)
         passes = {
             runnable.job.id: -inf
-            if runnable.is_awaiting or (runnable.allocation is not None and runnable.job.id in unmovable)
+            if runnable.is_awaiting
+            or runnable.job.id in just_begun
+            or (runnable.allocation is not None and runnable.job.id in unmovable)
             else of_job[runnable.job.id]
             for runnable in jobs
         }

@@ -178,6 +178,17 @@ def _has_just_begun(runnable: RunnableJob, shortest: float, situation: Situation
     return runnable.allocation is not None and runnable.job.run_time + situation.period / 2 < shortest
 
 
+def _just_begun(problem: StrideProblem) -> frozenset[JobId]:
+    """Return the running jobs that this round leaves alone however short their slices are cut."""
+    situation = problem.situation
+    return frozenset(
+        runnable.job.id
+        for runnable in problem.runnable_jobs
+        if runnable.allocation is not None
+        and _has_just_begun(runnable, _shortest_run(runnable, runnable.min_quantum(situation), situation), situation)
+    )
+
+
 def _slice_lengths(
     queue: Sequence[RunnableJob], turns: Mapping[JobId, float], situation: Situation
 ) -> dict[JobId, float]:
@@ -349,7 +360,7 @@ def _assign_pools(
     for runnable in newcomers:
         balancer.assign(runnable)
     balancer.balance([runnable for runnable in assigned if runnable.is_local and runnable.waits])
-    balancer.advance_late(problem.runnable_jobs, turns)
+    balancer.advance_late(problem.runnable_jobs, turns, _just_begun(problem))
 
 
 def _pass_records(problem: StrideProblem, allocations: Mapping[JobId, Allocation]) -> dict[JobId, PassRecord]:
