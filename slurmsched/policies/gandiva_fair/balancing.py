@@ -147,9 +147,7 @@ class LoadBalancer:
             while self._migrations < most and len(pools) > 1 and self._rebalance_pools(pools, by_pool):
                 self._migrations += 1
 
-    def advance_late(
-        self, jobs: Sequence[RunnableJob], of_job: Mapping[JobId, float], just_begun: Set[JobId]
-    ) -> None:
+    def advance_late(self, jobs: Sequence[RunnableJob], of_job: Mapping[JobId, float], just_begun: Set[JobId]) -> None:
         """Reassign waiting jobs that have no turn in their pool to pools where their turn comes before jobs that are
         further ahead, with what their users are behind counted. Nobody's turn comes before those that have just begun.
 

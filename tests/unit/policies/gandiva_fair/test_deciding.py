@@ -123,11 +123,34 @@ def test_no_more_leave_than_may_and_what_was_due_most_comes_first() -> None:
     ahead, further = running(1, 700), replace(running(2, 700), allocations=(share("n2", 8, cpus=24),))
     waiting = [job(3, 8, user="bob"), job(4, 8, user="carol")]
     past = decided(ahead, further, *waiting, nodes=2).state
-    service = {"1": 8 * 600.0, "2": 8 * 1200.0}
+    service = {"1": 8 * 1300.0, "2": 8 * 1700.0}
     decision = decided(ahead, further, *waiting, nodes=2, service=service, state=past, max_moves=1)
     assert set(decision.victims) == {"2"}
     assert [reason.code for reason in decision.waiting.values()].count(ReasonCode.MOVES_SPENT) == 1
     assert not decided(ahead, further, *waiting, nodes=2, service=service, state=past, max_moves=0).victims
+
+
+@pytest.mark.parametrize(
+    ("ran", "victim"),
+    [
+        pytest.param(100, "2", id="the slice in its pool has only begun"),
+        pytest.param(900, "1", id="both slices are over"),
+    ],
+)
+def test_a_gang_waits_in_no_pool_whose_slices_have_only_begun_where_those_of_another_are_over(
+    ran: float, victim: str
+) -> None:
+    began, over = running(1, ran), replace(running(2, 900, user="carol"), allocations=(share("n2", 8, cpus=24),))
+    ran_before = {"6": "2", "7": "1", "8": "2"}
+    jobs = [began, over, *(job(int(one), 8, user=f"u{one}") for one in ran_before), job(9, 8, user="bob")]
+    past = decode_state(GandivaFairState, decided(*jobs, nodes=2).state)
+    pools = {one: past.jobs[beside].assigned_pool for one, beside in {**ran_before, "9": "1"}.items()}
+    records = {
+        one: replace(record, assigned_pool=pools.get(one, record.assigned_pool)) for one, record in past.jobs.items()
+    }
+    service = {"1": 8 * 1000.0, "2": 8 * 1000.0, **dict.fromkeys(ran_before, 8 * 1100.0)}
+    decision = decided(*jobs, nodes=2, service=service, state=encode_state(replace(past, jobs=records)))
+    assert decision.victims == {victim: "9"}
 
 
 def test_a_gang_on_two_nodes_has_its_turn_among_narrow_jobs() -> None:
