@@ -24,6 +24,7 @@ class SettingType(StrEnum):
     CHOICE = "choice"
     FLAG = "flag"
     COUNT = "count"
+    NUMBER = "number"
     TIME = "time"
     TEXTS = "texts"
     NUMBERS = "numbers"
@@ -34,7 +35,7 @@ _TYPES: dict[object, SettingType] = {
     Mode: SettingType.CHOICE,
     bool: SettingType.FLAG,
     int: SettingType.COUNT,
-    float: SettingType.TIME,
+    float: SettingType.NUMBER,
     tuple[str, ...]: SettingType.TEXTS,
     tuple[float, ...]: SettingType.NUMBERS,
 }
@@ -84,11 +85,11 @@ def _settings_of(name: str, defaults: Settings) -> Iterator[Setting]:
     section: Any = getattr(defaults, name)  # one of the section classes
     type_hints = get_type_hints(type(section))
     for item in fields(section):
-        choices = item.metadata.get("choices", ())
+        choices, is_time = item.metadata.get("choices", ()), item.metadata.get("unit") == "time"
         yield Setting(
             section=name,
             key=item.name,
-            kind=SettingType.CHOICE if choices else _TYPES[type_hints[item.name]],
+            kind=SettingType.CHOICE if choices else SettingType.TIME if is_time else _TYPES[type_hints[item.name]],
             default=getattr(section, item.name),
             doc=item.metadata["doc"],
             choices=tuple(Mode) if type_hints[item.name] is Mode else choices,
@@ -150,9 +151,12 @@ def _parse_count(_: Setting, raw: object) -> SettingValue | None:
     return raw if isinstance(raw, int) and not isinstance(raw, bool) else None
 
 
-def _parse_time(_: Setting, raw: object) -> SettingValue | None:
-    value = parse_duration(raw) if isinstance(raw, str) else raw
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _parse_number(_: Setting, raw: object) -> SettingValue | None:
+    return float(raw) if isinstance(raw, int | float) and not isinstance(raw, bool) else None
+
+
+def _parse_time(entry: Setting, raw: object) -> SettingValue | None:
+    return _parse_number(entry, parse_duration(raw) if isinstance(raw, str) else raw)
 
 
 def _parse_texts(_: Setting, raw: object) -> SettingValue | None:
@@ -178,6 +182,7 @@ _FORMATS: Final[dict[SettingType, _ValueFormat]] = {
     SettingType.CHOICE: _ValueFormat("one of {choices}", _parse_choice),
     SettingType.FLAG: _ValueFormat("true or false", _parse_flag),
     SettingType.COUNT: _ValueFormat("a whole number{bound}", _parse_count),
+    SettingType.NUMBER: _ValueFormat("a number{bound}", _parse_number),
     SettingType.TIME: _ValueFormat('a number of seconds{bound}, or a time such as "5m"', _parse_time),
     SettingType.TEXTS: _ValueFormat('a list of texts such as ["one", "two"]', _parse_texts),
     SettingType.NUMBERS: _ValueFormat("a list of numbers{bound} such as [3600, 14400]", _parse_numbers),

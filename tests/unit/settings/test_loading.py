@@ -106,6 +106,11 @@ def test_times_are_written_in_any_unit(file: Path, text: str, seconds: float) ->
             id="a time in words",
         ),
         pytest.param(
+            '[policy]\nevenness = "1s"\n',
+            "policy.evenness is '1s': expected a number, for example evenness = 1",
+            id="a time where a number belongs",
+        ),
+        pytest.param(
             "[guards]\nmoves_per_round = -1\n",
             "guards.moves_per_round is -1: expected a whole number, for example moves_per_round = 8",
             id="a negative count",
@@ -292,6 +297,7 @@ def values_of(entry: Setting) -> st.SearchStrategy[object]:
         SettingType.CHOICE: st.sampled_from(entry.choices or ("",)),
         SettingType.FLAG: st.booleans(),
         SettingType.COUNT: st.integers(min_value=int(entry.at_least), max_value=10**9),
+        SettingType.NUMBER: numbers,
         SettingType.TIME: numbers,
         SettingType.TEXTS: st.lists(lines.filter(bool)).map(tuple),
         SettingType.NUMBERS: st.lists(numbers).map(tuple),
