@@ -39,7 +39,7 @@ ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Order]]] = {
 
 DEFAULT_UTILITY: Final = "timely"
 
-DEFAULT_EVENNESS: Final = 1.0
+DEFAULT_EVENNESS: Final = 2.0
 
 DEFAULT_LAS_QUEUES: Final = (3600.0, 14400.0, 86400.0)
 

@@ -12,9 +12,12 @@ for single-stage production", 1956): the mean completion time is shortest. With 
 in Hadar's paper (section III-A). In between long jobs wait for less long.
 
 `behind` is above 1 for users who hold less than they are due by their tickets, below 1 for users who hold more, over
-about a day. What they hold counts by worth: GPUs of a type that is faster for most jobs count as more, whatever a user
-runs on them; and so do GPUs of jobs that are not managed. A job that has waited more than an hour for its first start
-counts more and more: how long it takes is often not known before it has run, and a long one would wait for ever.
+about a day and the next hours. In these hours a job's owner is taken to hold the GPUs of those of the own jobs that bid
+more, so that the first GPUs of every user count more than the last ones: all bids of a user would cross another's at
+once, and all GPUs of both change hands, to and fro. What they hold counts by worth: GPUs of a type that is faster for
+most jobs count as more, whatever a user runs on them; and so do GPUs of jobs that are not managed. A job that has
+waited more than an hour for its first start counts more and more: how long it takes is often not known before it has
+run, and a long one would wait for ever.
 
 A GPU type costs what the last job bids that gets some of it: who waits is told that price, and what it would bid if it
 were shorter. How all of this was chosen, and what each part is worth: docs/unified.md.
@@ -23,7 +26,7 @@ were shorter. How all of this was chosen, and what each part is worth: docs/unif
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
@@ -63,9 +66,15 @@ _LEAST_DUE: Final = 3600.0
 _MOST_BEHIND: Final = 0.9
 """Part of what is due."""
 
-_AS_GOOD_AS_DUE: Final = 0.1
-"""Part of what is due by which a user counts as neither behind nor ahead. Jobs that hardly differ else changed places
-each round, until the guards let none of them move for the rest of the day."""
+_AS_GOOD_AS_DUE: Final = 0.03
+"""Part of what is due by which a user counts as neither behind nor ahead: jobs that hardly differ change no places."""
+
+_AHEAD: Final = 4 * 3600.0
+"""Seconds for which a user is taken to hold the GPUs of the own jobs that bid more, and to be due what is due now."""
+
+_ALIKE: Final = 1.25
+"""A user's jobs are taken in order of the powers of this that they bid, of equals first those that run: jobs that are
+about as long change no places."""
 
 _FURTHEST: Final = 10.0
 """How much more or less a bid counts at most because of who its owner is, and how much more as it waits."""
@@ -99,14 +108,12 @@ def largest_next(price: float, relative_rate: float = 1.0, behind: float = 1.0) 
     return float((behind * relative_rate / price) ** (1 / _POWER)) if price > 0 else inf
 
 
-def evened(due: float, held: float, least: float, evenness: float) -> float:
-    """Returns how much more a user's bids count who was due and held so many GPU-seconds, of which the first is taken
-    for at least `least`: 1 for a user who held about what was due."""
-    missing = (due - held) / max(due, least, 1.0)
-    if abs(missing) < _AS_GOOD_AS_DUE:
-        return 1.0
-    factor = (1.0 - min(missing, _MOST_BEHIND)) ** -evenness
-    return float(min(max(factor, 1 / _FURTHEST), _FURTHEST))
+def evened(due: Floats, held: Floats, least: float, evenness: float) -> Floats:
+    """Returns how much more bids count of users who are due and hold so many GPU-seconds, of which the first are taken
+    for at least `least`: 1 for a user who holds about what is due; [any]."""
+    missing = (due - held) / np.maximum(due, max(least, 1.0))
+    factors = np.clip((1.0 - np.minimum(missing, _MOST_BEHIND)) ** -evenness, 1 / _FURTHEST, _FURTHEST)
+    return np.asarray(np.where(np.abs(missing) < _AS_GOOD_AS_DUE, 1.0, factors), dtype=np.float64)
 
 
 def urged(waited: float) -> float:
@@ -121,27 +128,23 @@ class UnifiedMarket:
     evenness: float
 
     def __call__(self, situation: Situation) -> Entitlement:
-        accounts = _accounts_of(situation)
-        due, jobs = _due_gpus(situation), situation.jobs
-        least = _LEAST_DUE * _worth_of_cluster(situation) / max(len({job.user for job in jobs}), 1)
-        behind = {
-            user: evened(account.due, account.received, least, self.evenness)
-            for user, account in accounts.users.items()
-        }
-        counts = {job.id: behind.get(job.user, 1.0) * urged(_waited(job, situation)) for job in jobs}
+        accounts = replace(_accounts_of(situation), due=_due_gpus(situation))
+        counts = {job.id: urged(_waited(job, situation)) for job in situation.jobs}
         promised = KeptPromise.of_state(situation.state).job
-        counts |= {job.id: counts[job.id] * _whole_over_rest(job, situation) for job in jobs if job.id == promised}
-        bids = _Bids(situation, counts)
+        counts |= {
+            job.id: counts[job.id] * _whole_over_rest(job, situation) for job in situation.jobs if job.id == promised
+        }
+        bids = _Bids(situation, counts, _Owners(situation, accounts, self.evenness))
         entitlement = HadarPrices(bids.make_utility, "unified")(situation)
-        hadar_state, shown = entitlement.next_state, replace(accounts, due=due)
+        hadar_state = entitlement.next_state
         return replace(
             entitlement,
-            order=entitlement.order and _ByShares(entitlement.order, shown.parts()),
+            order=entitlement.order and _ByShares(entitlement.order, accounts.parts()),
             min_benefit=_MIN_BENEFIT,
             why_wait=bids.why_wait,
             next_state=lambda victims, allocations: {
                 **(hadar_state(victims, allocations) if hadar_state else {}),
-                **encode_state(shown.state(situation.snapshot.time, bids.prices(allocations))),
+                **encode_state(accounts.state(situation.snapshot.time, bids.prices(allocations))),
             },
         )
 
@@ -166,11 +169,62 @@ def _whole_over_rest(job: Job, situation: Situation) -> float:
     return job.gpus / max(job.gpus - most, 1)
 
 
-class _Bids:
-    """What the jobs of a round bid, and what that makes of prices."""
+class _Owners:
+    """How much more the bids of jobs count because of who owns them."""
 
-    def __init__(self, situation: Situation, behind: Mapping[JobId, float]) -> None:
-        self._situation, self._behind = situation, behind
+    def __init__(self, situation: Situation, accounts: _Accounts, evenness: float) -> None:
+        self._situation, self._evenness = situation, evenness
+        self._number = {user: at for at, user in enumerate(sorted({job.user for job in situation.snapshot.jobs}))}
+        of_users = [accounts.users.get(user, Account()) for user in self._number]
+        due = np.array([accounts.due.get(user, 0.0) for user in self._number])
+        self._due = np.array([account.due for account in of_users]) + _AHEAD * due
+        self._held = np.array([account.received for account in of_users])
+        self._least = _LEAST_DUE * _worth_of_cluster(situation) / max(len({job.user for job in situation.jobs}), 1)
+
+    def counts(self, names: Sequence[JobId], alone: Floats) -> Floats:
+        """Returns by how much bids are multiplied which are `alone` per GPU but for their owners; both [jobs].
+
+        Each user's jobs take GPUs one after another, by what they bid; a job counts by what its owner holds with those
+        before it and half of its own. Jobs of one user all count the same.
+        """
+        jobs, worth = {job.id: job for job in self._situation.snapshot.jobs}, _type_worth(self._situation)
+        queue = [jobs[name] for name in names]
+        owner = np.array([self._number[job.user] for job in queue], dtype=np.int64)
+        if not len(owner) or (owner == owner[0]).all():
+            return np.ones(len(owner))
+        takes = np.array([_worth_of(job, worth) for job in queue])
+        rank = np.floor(np.log(alone) / np.log(_ALIKE))
+        order = np.lexsort((np.array([not job.allocations for job in queue], dtype=bool), -rank, owner))
+        with_own = np.cumsum(takes[order])
+        firsts = np.flatnonzero(np.diff(owner[order], prepend=-1))
+        before_owner = np.repeat((with_own - takes[order])[firsts], np.diff(firsts, append=len(queue)))
+        ahead = np.empty(len(queue))
+        ahead[order] = with_own - takes[order] / 2 - before_owner
+        ahead += self._held_by_others(set(names), worth)[owner]
+        return evened(self._due[owner], self._held[owner] + _AHEAD * ahead, self._least, self._evenness)
+
+    def _held_by_others(self, queued: Set[JobId], worth: Mapping[str, float]) -> Floats:
+        """Returns what each user's jobs hold that are not `queued`; [users]."""
+        held = np.zeros(len(self._number))
+        for job in self._situation.snapshot.jobs:
+            if job.allocations and job.id not in queued:
+                held[self._number[job.user]] += _worth_of(job, worth)
+        return held
+
+
+def _worth_of(job: Job, worth: Mapping[str, float]) -> float:
+    """Returns the worth of the GPUs that a job holds; of a waiting one the mean of what it asks for."""
+    if job.allocations:
+        return sum(part.resources.gpus * worth.get(part.gpu_type, 1.0) for part in job.allocations)
+    return job.gpus * worth.get(job.original_request.gpu_type or "", 1.0)
+
+
+class _Bids:
+    """What the jobs of a round bid, and what that makes of prices. `counts` is how much more a bid counts than by its
+    size, but for its owner."""
+
+    def __init__(self, situation: Situation, counts: Mapping[JobId, float], owners: _Owners) -> None:
+        self._situation, self._counts, self._owners = situation, counts, owners
         self._pools = FreeResources.of_snapshot(situation.snapshot).pools
         self._row_of: Mapping[JobId, int] = {}
         self._types: tuple[str, ...] = ()
@@ -180,7 +234,7 @@ class _Bids:
         self._at_best: Floats = np.zeros(0)
         """What a job bids for a GPU at its best rate, but for who its owner is; [jobs]."""
         self._of_owner: Floats = np.zeros(0)
-        """How much more it counts because of its owner; [jobs]."""
+        """How much more it counts, because of its owner among others; [jobs]."""
 
     def make_utility(self, queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
         """Returns U of the jobs in the queue, for `HadarPrices`."""
@@ -188,13 +242,14 @@ class _Bids:
         best = np.array(servers.best_rates([job.throughput for job in queue]), dtype=np.float64)
         self._row_of, self._types = {name: row for row, name in enumerate(names)}, types
         self._sizes = sizes = _sizes(queue, best)
-        behind = [self._behind.get(name, 1.0) for name in names]
         each = chain.from_iterable(job.throughput.consolidated for job in queue)
         rates = np.fromiter(each, dtype=np.float64).reshape(len(queue), len(types))
         runs = (rates > 0) & (best > 0)[:, None]
         self._relative_rates = np.where(runs, np.minimum(1.0, rates / np.where(best > 0, best, 1.0)[:, None]), 0.0)
         self._at_best = np.array([size**-_POWER for size in sizes])
-        self._of_owner = np.array(behind)
+        counts = np.array([self._counts.get(name, 1.0) for name in names])
+        self._of_owner = counts * self._owners.counts(names, counts * self._at_best)
+        behind = self._of_owner.tolist()
         return InverseTime(
             {name: (bid(size, 1.0, count), 1.0) for name, size, count in zip(names, sizes, behind, strict=True)}
         )
@@ -258,7 +313,7 @@ class _Bids:
         columns = rows[outbid], nearest, bids[outbid][each, nearest], prices[nearest], rates[outbid][each, nearest]
         for row, kind, offered, price, rate in zip(*(column.tolist() for column in columns), strict=True):
             size, name = self._sizes[row], names[row]
-            most = largest_next(price, rate, self._behind.get(name, 1.0))
+            most = largest_next(price, rate, float(self._of_owner[row]))
             reasons[name] = Reason(
                 ReasonCode.OUTBID,
                 {

@@ -153,7 +153,7 @@ class PolicySettings:
         },
     )
     evenness: float = field(
-        default=1.0,
+        default=2.0,
         metadata={
             "doc": (
                 "how much more the jobs of users count who are behind their share, under unified: 0 is the shortest"

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from math import inf
+from math import floor, inf, log
 from typing import Any
 
 import numpy as np
@@ -210,7 +210,30 @@ def _bid_by_bid(self: Any, queue: Sequence[HadarJob], servers: ServerPools) -> U
     best = {job.job: servers.best_rate(job.throughput) for job in queue}
     seconds = {job.job: job.remaining / best[job.job] if best[job.job] > 0 else 0.0 for job in queue}
     sizes = {job.job: job.workers * max(seconds[job.job], 360.0) for job in queue}
-    return lambda job, end: unified.bid(sizes[job.job], end - job.age, self._behind.get(job.job, 1.0))
+    counts = {name: float(self._of_owner[row]) for name, row in self._row_of.items()}
+    return lambda job, end: unified.bid(sizes[job.job], end - job.age, counts[job.job])
+
+
+def _job_after_job(self: Any, names: Sequence[JobId], alone: Floats) -> Floats:
+    """`_Owners.counts`, user by user."""
+    jobs, worth = {job.id: job for job in self._situation.snapshot.jobs}, unified._type_worth(self._situation)
+    queue = [jobs[name] for name in names]
+    held = defaultdict[str, float](float)
+    for job in jobs.values():
+        if job.id not in set(names):
+            held[job.user] += sum(part.resources.gpus * worth[part.gpu_type] for part in job.allocations)
+    if len({job.user for job in queue}) < 2:
+        return np.ones(len(names))
+    counts, powers = np.ones(len(names)), [floor(log(bid) / log(1.25)) for bid in alone.tolist()]
+    for row in sorted(range(len(names)), key=lambda row: (-powers[row], not queue[row].allocations)):
+        job, user = queue[row], self._number[queue[row].user]
+        own = job.gpus * worth.get(job.original_request.gpu_type or "", 1.0)
+        if job.allocations:
+            own = sum(part.resources.gpus * worth[part.gpu_type] for part in job.allocations)
+        holds = self._held[user] + 4 * 3600 * (held[job.user] + own / 2)
+        counts[row] = unified.evened(self._due[user], holds, self._least, self._evenness)
+        held[job.user] += own
+    return counts
 
 
 def _price_by_price(self: Any, allocations: Mapping[JobId, Allocation]) -> Floats:
@@ -225,7 +248,7 @@ def _price_by_price(self: Any, allocations: Mapping[JobId, Allocation]) -> Float
         kinds = {self._pools.gpu_types[pool] for pool in allocation.pools}
         if name in rates and kinds <= rates[name].keys():
             row, rate = self._row_of[name], min(rates[name][kind] for kind in kinds)
-            offered = self._behind.get(name, 1.0) * rate * self._sizes[row] ** -0.75
+            offered = float(self._of_owner[row]) * rate * self._sizes[row] ** -0.75
             for kind in kinds & wanted:
                 prices[kind] = min(prices.get(kind, inf), offered)
     return np.array([prices.get(kind, inf) for kind in self._types])
@@ -236,7 +259,7 @@ def _outbid_one_by_one(self: Any, allocations: Mapping[JobId, Allocation]) -> se
     prices, outbid = dict(zip(self._types, self._type_prices(allocations).tolist(), strict=True)), set[JobId]()
     for name, row in self._row_of.items():
         rates = {kind: rate for kind, rate in zip(self._types, self._relative_rates[row].tolist(), strict=True) if rate}
-        worth = self._behind.get(name, 1.0) * self._sizes[row] ** -0.75
+        worth = float(self._of_owner[row]) * self._sizes[row] ** -0.75
         if name not in allocations and rates and all(rate * worth < prices[kind] < inf for kind, rate in rates.items()):
             outbid.add(name)
     return outbid
@@ -319,6 +342,7 @@ FORMS = [
     pytest.param("synergy", Preempt, "_without_evicted", _listed_anew, id="who may be preempted, by service"),
     pytest.param("unified", hadar, "_known_rates", _no_known_rates, id="rates of waiting jobs"),
     pytest.param("unified", unified._Bids, "make_utility", _bid_by_bid, id="bids"),
+    pytest.param("unified", unified._Owners, "counts", _job_after_job, id="how much owners count"),
     pytest.param("unified", reasons._RelativeSpeeds, "of", _speed_of_each, id="speeds of running jobs"),
     pytest.param("unified", unified._Bids, "_type_prices", _price_by_price, id="prices of GPU types"),
     pytest.param("unified", unified._Bids, "why_wait", _why_wait_one_by_one, id="who is outbid"),

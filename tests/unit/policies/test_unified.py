@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,15 +78,17 @@ def test_a_job_of_the_largest_size_that_is_next_bids_just_the_price(size: float,
         pytest.param(10 * HOUR, 0.0, 10.0, id="had nothing"),
         pytest.param(0.0, 0.0, 1.0, id="has just come"),
         pytest.param(60.0, 0.0, 1.0, id="a minute is not behind"),
-        pytest.param(10 * HOUR, 9.5 * HOUR, 1.0, id="had nearly what was due"),
-        pytest.param(10 * HOUR, 10.5 * HOUR, 1.0, id="had hardly more"),
+        pytest.param(10 * HOUR, 9.8 * HOUR, 1.0, id="had nearly what was due"),
+        pytest.param(10 * HOUR, 10.2 * HOUR, 1.0, id="had hardly more"),
         pytest.param(10 * HOUR, 8 * HOUR, 1.25, id="had four fifths"),
         pytest.param(HOUR, 1000 * HOUR, 0.1, id="had a thousand times as much"),
     ],
 )
 def test_bids_count_by_what_their_user_is_behind(due: float, held: float, factor: float) -> None:
-    assert evened(due, held, HOUR, 1.0) == pytest.approx(factor)
-    assert evened(due, held, HOUR, 0.0) == 1.0
+    users = np.array([due]), np.array([held])
+    assert evened(*users, HOUR, 1.0).tolist() == pytest.approx([factor])
+    assert evened(*users, HOUR, 2.0).tolist() == pytest.approx([min(max(factor**2, 0.1), 10.0)])
+    assert evened(*users, HOUR, 0.0).tolist() == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -148,6 +151,25 @@ def test_a_user_who_held_everything_for_hours_gives_way_to_one_with_longer_jobs(
 
 
 @pytest.mark.parametrize(
+    ("alice", "bob", "of_bob"),
+    [
+        pytest.param(50.0, 50.0, 2, id="as long"),
+        pytest.param(40.0, 50.0, 2, id="a little longer"),
+        pytest.param(5.0, 50.0, 1, id="ten times as long"),
+        pytest.param(50.0, 5.0, 3, id="a tenth as long"),
+    ],
+)
+@pytest.mark.parametrize("held", [pytest.param(0.0, id="at once"), pytest.param(HOUR, id="after an hour")])
+def test_first_gpus_of_a_user_count_more_than_last_ones_so_that_not_all_change_hands(
+    alice: float, bob: float, of_bob: int, held: float
+) -> None:
+    running = [hours(n, alice, on=[share(gpus=[n])], run_time=2 * HOUR) for n in range(4)]
+    waiting = [hours(n, bob, user="bob") for n in range(4, 8)]
+    done = held_for(running[0], held, [node(gpus=4)], [*running[1:], *waiting])
+    assert sum(int(name) >= 4 for name in done.targets) == of_bob
+
+
+@pytest.mark.parametrize(
     ("tickets", "who"),
     [
         pytest.param(("alice=9", "bob=1"), "1", id="due nearly all"),
@@ -185,7 +207,7 @@ def test_fast_gpus_count_as_more_than_slow_ones() -> None:
 
 def test_who_is_outbid_is_told_the_price_and_what_would_do() -> None:
     running = hours(1, 1, on=[share()], run_time=60.0)
-    done = decided([node(gpus=1)], [running, hours(2, 20, user="bob"), hours(3, 32, user="bob")])
+    done = decided([node(gpus=1)], [running, hours(2, 20), hours(3, 32)])
 
     why = done.waiting["3"]
 
