@@ -5,8 +5,9 @@ Source: ours; Weng et al. ("Beware of Fragmentation", ATC 2023) place jobs so th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from itertools import combinations, islice
 from typing import Final
 
@@ -23,6 +24,10 @@ _MAX_SETS: Final = 5000
 """Most sets of jobs of one size considered on a node."""
 _MAX_ATTEMPTS: Final = 200
 """Most sets of one size for which other nodes are searched."""
+_MOST_GANGS: Final = 8
+"""Gangs for which room is looked for in a round: each search looks at all that runs."""
+_MAX_POOLS: Final = 64
+"""Pools that are looked at for a job, those where the fewest GPUs are in use."""
 _MAX_NODES_TRIED: Final = 8
 """Most other nodes tried for a job, best first."""
 
@@ -49,11 +54,22 @@ class _Exchange:
 
 def defragment(session: Session) -> None:
     """Finish step: moves running jobs for the jobs that wait, in order, as many as may still move this round."""
-    waiting = [session.jobs[ranked.job] for ranked in session.ranking if ranked.job not in session.victims]
+    _make_room(session, [session.jobs[ranked.job] for ranked in session.ranking])
+
+
+def defragment_for_gangs(session: Session) -> None:
+    """Finish step: the same for the first gangs that wait: the market counts GPUs, and not on which nodes they are."""
+    waiting = (session.jobs[ranked.job] for ranked in session.ranking if ranked.job not in session.victims)
+    gangs = (job for job in waiting if job.gpus > 1 and session.needs_placement(job))
+    _make_room(session, list(islice(gangs, _MOST_GANGS)))
+
+
+def _make_room(session: Session, waiting: Iterable[Job]) -> None:
+    """Moves running jobs for these jobs, in order."""
     for job in waiting if session.may_evict else ():
         if session.moves_left <= 0:
             return
-        if not session.needs_placement(job) or _is_promised(session, job):
+        if job.id in session.victims or not session.needs_placement(job) or _is_promised(session, job):
             continue
         promise = session.promise
         if promise is not None and promise.job == job.id:
@@ -115,14 +131,16 @@ def _fewest_moves(session: Session, job: Job) -> _Exchange | None:
 
 
 def _freeable_pools(session: Session, demand: ResourceDemand, by_node: dict[int, list[_Movable]]) -> list[int]:
-    """Return the pools that hold the job if all movable jobs of the node leave."""
+    """Return the pools that hold the job if all movable jobs of the node leave, at most `_MAX_POOLS`."""
     free = session.free_at_minimum.copy()
     for others in by_node.values():
         for other in others:
             free.release(other.allocation)
     fits = {int(pool) for pools in fitting_pools(demand, DemandLevel.MINIMUM, free) for pool in pools}
     required, nodes = demand.required_nodes, {pool: int(session.pools.node_of[pool]) for pool in fits}
-    return sorted(pool for pool in fits if nodes[pool] in by_node and (not required or nodes[pool] in required))
+    usable = (pool for pool in fits if nodes[pool] in by_node and (not required or nodes[pool] in required))
+    idle = session.free_at_minimum.gpus
+    return sorted(nlargest(_MAX_POOLS, usable, key=lambda pool: (int(idle[pool]), -pool)))
 
 
 def _freeing_sets(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Decision, Job, ReasonCode, Request
+from slurmsched.model import Decision, Job, Reason, ReasonCode, Request
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.state import decode_state
@@ -267,6 +267,23 @@ def test_a_promised_gang_bids_for_what_others_still_have(
     there = [hours(number, 10, on=[share(gpus=[device])], run_time=HOUR) for device, number in enumerate((2, *others))]
     state = {"promise": {"job": "1", "saved_moves": 0}} if promised else {}
     assert sorted(decided([node(gpus=4)], [gang, *there], state=state).targets) == runs
+
+
+@pytest.mark.parametrize(
+    ("second", "moves", "runs"),
+    [
+        pytest.param("ckpt=usr1", 8, {"1", "2", "9"}, id="one of two jobs moves to the other node"),
+        pytest.param("", 8, {"1", "2"}, id="neither can move"),
+        pytest.param("ckpt=usr1", 0, {"1", "2"}, id="no move is left"),
+    ],
+)
+def test_jobs_on_two_nodes_make_room_for_a_gang_that_has_to_be_on_one(second: str, moves: int, runs: set[str]) -> None:
+    held = [job(n, 4, hint=second, on=[share(f"n{n}", 4, cpus=12)], run_time=2 * HOUR, submit_time=n) for n in (1, 2)]
+    seen = situation([node("n1"), node("n2")], [*held, hours(9, 1, gpus=8, user="bob")], KNOWN, max_moves=moves)
+    if not second:
+        why = Reason(ReasonCode.NO_CHECKPOINT)
+        seen = replace(seen, non_preemptible={"1": why, "2": why}, unmovable=frozenset({"1", "2"}))
+    assert set(policy("unified").decide(seen).targets) == runs
 
 
 def unmeasured(number: int, since: float = 10 * HOUR, of: float = 100.0, **other: object) -> Job:
