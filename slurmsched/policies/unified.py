@@ -182,10 +182,10 @@ class _Owners:
         self._least = _LEAST_DUE * _worth_of_cluster(situation) / max(len({job.user for job in situation.jobs}), 1)
 
     def counts(self, names: Sequence[JobId], alone: Floats) -> Floats:
-        """Returns by how much bids are multiplied which are `alone` per GPU but for their owners; both [jobs].
+        """Returns by how much bids are multiplied that would be `alone` for a GPU but for their owners; both [jobs].
 
         Each user's jobs take GPUs one after another, by what they bid; a job counts by what its owner holds with those
-        before it and half of its own. Jobs of one user all count the same.
+        before it and half of its own. Where nobody else has jobs, all count the same.
         """
         jobs, worth = {job.id: job for job in self._situation.snapshot.jobs}, _type_worth(self._situation)
         queue = [jobs[name] for name in names]
