@@ -5,7 +5,7 @@ Source: ours; Weng et al. ("Beware of Fragmentation", ATC 2023) place jobs so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import combinations, islice
@@ -44,6 +44,14 @@ class _Movable:
 
 
 @dataclass(frozen=True, slots=True)
+class _MovableJobs:
+    """The jobs that may be moved, by node, and what would be free without all of them."""
+
+    by_node: Mapping[int, Sequence[_Movable]]
+    free: FreeResources
+
+
+@dataclass(frozen=True, slots=True)
 class _Exchange:
     """The placement of a waiting job, and the new one of each job that moves for it. `cost` is in GPU-seconds."""
 
@@ -66,15 +74,16 @@ def defragment_for_gangs(session: Session) -> None:
 
 def _make_room(session: Session, waiting: Iterable[Job]) -> None:
     """Moves running jobs for these jobs, in order."""
+    movable: _MovableJobs | None = None
     for job in waiting if session.may_evict else ():
         if session.moves_left <= 0:
             return
         if job.id in session.victims or not session.needs_placement(job) or _is_promised(session, job):
             continue
-        promise = session.promise
+        promise, movable = session.promise, movable or _movable_jobs(session)
         if promise is not None and promise.job == job.id:
             session.promise = None  # jobs may move to where it would have started
-        if (exchange := _fewest_moves(session, job)) is None:
+        if (exchange := _fewest_moves(session, job, movable)) is None:
             session.promise = promise
             continue
         cost: dict[str, str | int | float] = {"jobs": ", ".join(sorted(exchange.moved)), "cost": round(exchange.cost)}
@@ -83,6 +92,7 @@ def _make_room(session: Session, waiting: Iterable[Job]) -> None:
             nodes = ", ".join(session.pools.node(pool).name for pool in elsewhere.pools)
             reasons[moved] = Reason(ReasonCode.MAKES_ROOM, {"job": job.id, "nodes": nodes})
         session.exchange(job, exchange.placement, exchange.moved, reasons)
+        movable = None
 
 
 def _is_promised(session: Session, job: Job) -> bool:
@@ -91,7 +101,15 @@ def _is_promised(session: Session, job: Job) -> bool:
     return why is not None and why.code is ReasonCode.FREED_SOON
 
 
-def _movable_jobs(session: Session) -> Iterator[_Movable]:
+def _movable_jobs(session: Session) -> _MovableJobs:
+    by_node, free = dict[int, list[_Movable]](), session.free_at_minimum.copy()
+    for movable in _each_movable(session):
+        by_node.setdefault(movable.node, []).append(movable)
+    free.release_all([movable.allocation for on_node in by_node.values() for movable in on_node])
+    return _MovableJobs(by_node, free)
+
+
+def _each_movable(session: Session) -> Iterator[_Movable]:
     for job, allocation in session.running.items():
         if len(allocation.pools) != 1 or allocation.exclusive or not session.is_preemptible(job):
             continue
@@ -103,7 +121,7 @@ def _movable_jobs(session: Session) -> Iterator[_Movable]:
             yield _Movable(job, int(session.pools.node_of[allocation.pools[0]]), allocation, cost)
 
 
-def _fewest_moves(session: Session, job: Job) -> _Exchange | None:
+def _fewest_moves(session: Session, job: Job, movable: _MovableJobs) -> _Exchange | None:
     """Return the exchange with the fewest moves that lets the job start on one node, and of equally few the cheapest;
     None if the moves that are left do not suffice, or no move is needed: then it waits for something else."""
     demand = session.demands.of(job)
@@ -111,11 +129,8 @@ def _fewest_moves(session: Session, job: Job) -> _Exchange | None:
         return None
     if session.has_room(job, session.free_at_minimum):
         return None
-    by_node: dict[int, list[_Movable]] = {}
-    for other in _movable_jobs(session):
-        by_node.setdefault(other.node, []).append(other)
-    candidates = _freeable_pools(session, demand, by_node)
-    on_node = {pool: by_node[int(session.pools.node_of[pool])] for pool in candidates}
+    candidates = _freeable_pools(session, demand, movable)
+    on_node = {pool: movable.by_node[int(session.pools.node_of[pool])] for pool in candidates}
     for size in range(1, min(session.moves_left, max(map(len, on_node.values()), default=0)) + 1):
         sets = [
             (sum(leaving.cost for leaving in chosen), pool, chosen)
@@ -130,15 +145,11 @@ def _fewest_moves(session: Session, job: Job) -> _Exchange | None:
     return None
 
 
-def _freeable_pools(session: Session, demand: ResourceDemand, by_node: dict[int, list[_Movable]]) -> list[int]:
+def _freeable_pools(session: Session, demand: ResourceDemand, movable: _MovableJobs) -> list[int]:
     """Return the pools that hold the job if all movable jobs of the node leave, at most `_MAX_POOLS`."""
-    free = session.free_at_minimum.copy()
-    for others in by_node.values():
-        for other in others:
-            free.release(other.allocation)
-    fits = {int(pool) for pools in fitting_pools(demand, DemandLevel.MINIMUM, free) for pool in pools}
+    fits = {int(pool) for pools in fitting_pools(demand, DemandLevel.MINIMUM, movable.free) for pool in pools}
     required, nodes = demand.required_nodes, {pool: int(session.pools.node_of[pool]) for pool in fits}
-    usable = (pool for pool in fits if nodes[pool] in by_node and (not required or nodes[pool] in required))
+    usable = (pool for pool in fits if nodes[pool] in movable.by_node and (not required or nodes[pool] in required))
     idle = session.free_at_minimum.gpus
     return sorted(nlargest(_MAX_POOLS, usable, key=lambda pool: (int(idle[pool]), -pool)))
 

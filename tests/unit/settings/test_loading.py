@@ -107,7 +107,7 @@ def test_times_are_written_in_any_unit(file: Path, text: str, seconds: float) ->
         ),
         pytest.param(
             '[policy]\nevenness = "1s"\n',
-            "policy.evenness is '1s': expected a number, for example evenness = 1",
+            "policy.evenness is '1s': expected a number, for example evenness = 2",
             id="a time where a number belongs",
         ),
         pytest.param(
