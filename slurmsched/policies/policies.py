@@ -187,12 +187,11 @@ def _hadare(chosen: Choices) -> Policy:
 
 
 def _unified(chosen: Choices) -> Policy:
-    from slurmsched.policies.finish.defragment import defragment_for_gangs  # noqa: PLC0415
     from slurmsched.policies.place.worth import UNIFIED_PLACEMENT  # noqa: PLC0415
-    from slurmsched.policies.unified import UnifiedMarket  # noqa: PLC0415
+    from slurmsched.policies.unified import UnifiedMarket, make_room_for_newcomers  # noqa: PLC0415
 
     steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
-    last = (*chosen.first, defragment_for_gangs, try_faster_idle_types)  # which the market does not see
+    last = (*chosen.first, make_room_for_newcomers, try_faster_idle_types)  # which the market does not see
     return Pipeline("unified", None, Tune(), UNIFIED_PLACEMENT, steps, entitle=market, last_steps=last)
 
 

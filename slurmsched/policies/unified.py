@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from typing import Final
 
@@ -42,9 +42,11 @@ from slurmsched.model import Job, JobId, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_gpu_hours
 from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
+from slurmsched.policies.finish.defragment import make_room
 from slurmsched.policies.gandiva_fair.tickets import build_ticket_registry, build_ticket_tree, divide_by_tickets
 from slurmsched.policies.hadar.policy import HadarPrices
 from slurmsched.policies.hadar.problem import HadarJob, InverseTime, ServerPools, Utility
+from slurmsched.policies.session import Session
 from slurmsched.policies.stages import Entitlement, Order, PreemptionRule, Situation
 from slurmsched.policies.state import Account, TicketAccounts, decode_state, encode_state
 
@@ -81,6 +83,9 @@ _FURTHEST: Final = 10.0
 
 _PATIENCE: Final = 3600.0
 """Seconds for which a job waits for its first start before it counts more."""
+
+_MOST_LATE: Final = 8
+"""Gangs for which room is looked for in a round."""
 
 _LONGEST_GAP: Final = 8.0
 """Periods that may pass between two rounds; after a longer time nobody is due anything for it."""
@@ -167,6 +172,15 @@ def _whole_over_rest(job: Job, situation: Situation) -> float:
     asked = job.original_request.gpu_type
     most = idle[asked] if asked is not None else max(idle.values(), default=0)
     return job.gpus / max(job.gpus - most, 1)
+
+
+def make_room_for_newcomers(session: Session) -> None:
+    """Finish step: running jobs move to other nodes for the first gangs that have waited long for a first start: the
+    market counts the GPUs of a type, and not on which nodes they are."""
+    ranked = (session.jobs[ranked.job] for ranked in session.ranking if ranked.job not in session.victims)
+    gangs = (job for job in ranked if job.gpus > 1 and session.needs_placement(job))
+    late = (job for job in gangs if _waited(job, session.situation) > _PATIENCE)
+    make_room(session, list(islice(late, _MOST_LATE)))
 
 
 class _Owners:

@@ -24,8 +24,6 @@ _MAX_SETS: Final = 5000
 """Most sets of jobs of one size considered on a node."""
 _MAX_ATTEMPTS: Final = 200
 """Most sets of one size for which other nodes are searched."""
-_MOST_GANGS: Final = 8
-"""Gangs for which room is looked for in a round: each search looks at all that runs."""
 _MAX_POOLS: Final = 64
 """Pools that are looked at for a job, those where the fewest GPUs are in use."""
 _MAX_NODES_TRIED: Final = 8
@@ -62,18 +60,11 @@ class _Exchange:
 
 def defragment(session: Session) -> None:
     """Finish step: moves running jobs for the jobs that wait, in order, as many as may still move this round."""
-    _make_room(session, [session.jobs[ranked.job] for ranked in session.ranking])
+    make_room(session, [session.jobs[ranked.job] for ranked in session.ranking])
 
 
-def defragment_for_gangs(session: Session) -> None:
-    """Finish step: the same for the first gangs that wait: the market counts GPUs, and not on which nodes they are."""
-    waiting = (session.jobs[ranked.job] for ranked in session.ranking if ranked.job not in session.victims)
-    gangs = (job for job in waiting if job.gpus > 1 and session.needs_placement(job))
-    _make_room(session, list(islice(gangs, _MOST_GANGS)))
-
-
-def _make_room(session: Session, waiting: Iterable[Job]) -> None:
-    """Moves running jobs for these jobs, in order."""
+def make_room(session: Session, waiting: Iterable[Job]) -> None:
+    """Moves running jobs for these jobs, in order, as many as may still move this round."""
     movable: _MovableJobs | None = None
     for job in waiting if session.may_evict else ():
         if session.moves_left <= 0:
