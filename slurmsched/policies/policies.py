@@ -188,10 +188,10 @@ def _hadare(chosen: Choices) -> Policy:
 
 def _unified(chosen: Choices) -> Policy:
     from slurmsched.policies.place.worth import UNIFIED_PLACEMENT  # noqa: PLC0415
-    from slurmsched.policies.unified import UnifiedMarket, make_room_for_newcomers  # noqa: PLC0415
+    from slurmsched.policies.unified import UnifiedMarket, make_room_for_promised  # noqa: PLC0415
 
     steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
-    last = (*chosen.first, make_room_for_newcomers, try_faster_idle_types)  # which the market does not see
+    last = (*chosen.first, make_room_for_promised, try_faster_idle_types)  # which the market does not see
     return Pipeline("unified", None, Tune(), UNIFIED_PLACEMENT, steps, entitle=market, last_steps=last)
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain
 from math import inf
 from typing import Final
 
@@ -83,9 +83,6 @@ _FURTHEST: Final = 10.0
 
 _PATIENCE: Final = 3600.0
 """Seconds for which a job waits for its first start before it counts more."""
-
-_MOST_LATE: Final = 8
-"""Gangs for which room is looked for in a round."""
 
 _LONGEST_GAP: Final = 8.0
 """Periods that may pass between two rounds; after a longer time nobody is due anything for it."""
@@ -174,13 +171,11 @@ def _whole_over_rest(job: Job, situation: Situation) -> float:
     return job.gpus / max(job.gpus - most, 1)
 
 
-def make_room_for_newcomers(session: Session) -> None:
-    """Finish step: running jobs move to other nodes for the first gangs that have waited long for a first start: the
-    market counts the GPUs of a type, and not on which nodes they are."""
-    ranked = (session.jobs[ranked.job] for ranked in session.ranking if ranked.job not in session.victims)
-    gangs = (job for job in ranked if job.gpus > 1 and session.needs_placement(job))
-    late = (job for job in gangs if _waited(job, session.situation) > _PATIENCE)
-    make_room(session, list(islice(late, _MOST_LATE)))
+def make_room_for_promised(session: Session) -> None:
+    """Finish step: running jobs move to other nodes where the job that is promised a start can then start at once. The
+    market counts the GPUs of a type, and not on which nodes they are: what is idle for the job stayed so for hours."""
+    if (promise := session.promise) is not None:
+        make_room(session, [session.jobs[promise.job]])
 
 
 class _Owners:
