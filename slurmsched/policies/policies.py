@@ -13,6 +13,7 @@ from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.cluster.gang import why_single_type
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.restart import exchange_types, migrate_to_due_type, try_faster_idle_types
+from slurmsched.policies.finish.spare import distribute_spare
 from slurmsched.policies.orders import (
     DominantResourceFairness,
     FinishTimeFairness,
@@ -172,8 +173,8 @@ def _hadar(chosen: Choices) -> Policy:
     from slurmsched.policies.hadar.problem import utility_named  # noqa: PLC0415
 
     prices = HadarPrices(utility_named(chosen.utility))
-    steps = (migrate_to_due_type, exchange_types, *FINISH_STEPS)
-    return Pipeline("hadar", None, Proportional(), CONSOLIDATED, steps, entitle=prices, last_steps=chosen.first)
+    steps, last = (migrate_to_due_type, exchange_types, *FINISH_STEPS), _with_spare(chosen.first)
+    return Pipeline("hadar", None, Proportional(), CONSOLIDATED, steps, entitle=prices, last_steps=last)
 
 
 def _hadare(chosen: Choices) -> Policy:
@@ -181,7 +182,7 @@ def _hadare(chosen: Choices) -> Policy:
     from slurmsched.policies.hadare.policy import HadarEPrices, dispatch_steps, spread_copies  # noqa: PLC0415
 
     steps = (migrate_to_due_type, exchange_types, spread_copies, *FINISH_STEPS)
-    last = (*chosen.first, dispatch_steps)
+    last = (*_with_spare(chosen.first), dispatch_steps)
     prices = HadarEPrices(utility_named(chosen.utility))
     return Pipeline("hadare", None, Proportional(), CONSOLIDATED, steps, entitle=prices, last_steps=last)
 
@@ -191,7 +192,7 @@ def _unified(chosen: Choices) -> Policy:
     from slurmsched.policies.unified import UnifiedMarket, make_room_for_promised  # noqa: PLC0415
 
     steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
-    last = (*chosen.first, make_room_for_promised, try_faster_idle_types)  # which the market does not see
+    last = _with_spare((*chosen.first, make_room_for_promised, try_faster_idle_types))  # which the market does not see
     return Pipeline("unified", None, Tune(), UNIFIED_PLACEMENT, steps, entitle=market, last_steps=last)
 
 
@@ -359,6 +360,11 @@ def configured_policy(settings: PolicySettings) -> Policy:
         try_pairs=settings.try_pairs,
         evenness=settings.evenness,
     )
+
+
+def _with_spare(steps: tuple[FinishStep, ...]) -> tuple[FinishStep, ...]:
+    """The steps, and then what is spare for whom they placed with the least that a job accepts."""
+    return (*steps, distribute_spare) if steps else ()
 
 
 def _defragmentation() -> tuple[FinishStep, ...]:

@@ -29,7 +29,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from math import inf
+from math import inf, log
 from typing import Final
 
 import numpy as np
@@ -114,8 +114,8 @@ def evened(due: Floats, held: Floats, least: float, evenness: float) -> Floats:
     """Returns how much more bids count of users who are due and hold so many GPU-seconds, of which the first are taken
     for at least `least`: 1 for a user who holds about what is due; [any]."""
     missing = (due - held) / np.maximum(due, max(least, 1.0))
-    factors = np.clip((1.0 - np.minimum(missing, _MOST_BEHIND)) ** -evenness, 1 / _FURTHEST, _FURTHEST)
-    return np.asarray(np.where(np.abs(missing) < _AS_GOOD_AS_DUE, 1.0, factors), dtype=np.float64)
+    powers = np.clip(-evenness * np.log(1.0 - np.minimum(missing, _MOST_BEHIND)), -log(_FURTHEST), log(_FURTHEST))
+    return np.asarray(np.where(np.abs(missing) < _AS_GOOD_AS_DUE, 1.0, np.exp(powers)), dtype=np.float64)
 
 
 def urged(waited: float) -> float:

@@ -120,6 +120,8 @@ def reason_of(result: RoundResult, job: Job) -> Reason:
 def _target_reason(result: RoundResult, job: Job, target: Target) -> Reason:
     start = result.starts.get(job.id)
     others = [other for other in start.gone if other != job.id] if start else []
+    if target.reasons and target.reasons[0].code is ReasonCode.ROOM_IS_MADE:
+        return target.reasons[0]  # which names them
     if others:
         return Reason(ReasonCode.FREED_SOON, {"jobs": _joined("job", others), "nodes": ",".join(sorted(target.nodes))})
     return target.reasons[0] if target.reasons else Reason(ReasonCode.KEEPS_LEASE)

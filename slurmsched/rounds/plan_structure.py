@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from slurmsched.model import JobId, JobSpec, Operation, Plan, Verb
+from slurmsched.model import JobId, JobSpec, Operation, Plan, ReasonCode, Verb
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,14 @@ class PlanStructure:
 
     @cached_property
     def beneficiaries(self) -> Mapping[JobId, tuple[int, ...]]:
-        """For each preempted job the indices of the starts that need it gone."""
+        """For each preempted job the indices of the starts that need it gone; not its own, where it only makes room."""
         starts: dict[JobId, list[int]] = {job: [] for job in self.requeues}
         for index in self.starts.values():
-            for job in self.plan.operations[index].gone:
-                starts.setdefault(job, []).append(index)
+            start = self.plan.operations[index]
+            makes_room = start.reason.code is ReasonCode.MAKES_ROOM
+            for job in start.gone:
+                if not (makes_room and job == start.subject):
+                    starts.setdefault(job, []).append(index)
         return {job: tuple(indices) for job, indices in starts.items()}
 
     @cached_property

@@ -64,7 +64,8 @@ def defragment(session: Session) -> None:
 
 
 def make_room(session: Session, waiting: Iterable[Job]) -> None:
-    """Moves running jobs for these jobs, in order, as many as may still move this round."""
+    """Moves running jobs for these jobs, in order, as many as may still move this round: none whose restarts cost more
+    GPU time than the job that starts will use."""
     movable: _MovableJobs | None = None
     for job in waiting if session.may_evict else ():
         if session.moves_left <= 0:
@@ -74,7 +75,8 @@ def make_room(session: Session, waiting: Iterable[Job]) -> None:
         promise, movable = session.promise, movable or _movable_jobs(session)
         if promise is not None and promise.job == job.id:
             session.promise = None  # jobs may move to where it would have started
-        if (exchange := _fewest_moves(session, job, movable)) is None:
+        exchange = _fewest_moves(session, job, movable)
+        if exchange is None or exchange.cost > session.situation.knowledge.remaining_seconds(job) * job.gpus:
             session.promise = promise
             continue
         cost: dict[str, str | int | float] = {"jobs": ", ".join(sorted(exchange.moved)), "cost": round(exchange.cost)}

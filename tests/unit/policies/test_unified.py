@@ -11,12 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Decision, Job, Reason, ReasonCode, Request
+from slurmsched.model import Decision, Job, Reason, ReasonCode, Request, SchedulerState
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.state import decode_state
 from slurmsched.policies.unified import MarketState, bid, evened, largest_next, marginal_gains, urged
+from slurmsched.rounds.explainer import explain
+from slurmsched.rounds.round import run_round
+from slurmsched.settings import ManageSettings, Mode, PolicySettings, RoundSettings, Settings
 from slurmsched.settings.definition import TicketSettings
 from tests.builders import GIB, job, node, profile, share, situation, snapshot
 
@@ -286,7 +290,25 @@ def test_jobs_on_two_nodes_make_room_on_one_for_the_gang_that_is_promised_a_star
     if not hint:
         why = Reason(ReasonCode.NO_CHECKPOINT)
         seen = replace(seen, non_preemptible={"1": why, "2": why}, unmovable=frozenset({"1", "2"}))
-    assert set(policy("unified").decide(seen).targets) == runs
+    done = policy("unified").decide(seen)
+    assert set(done.targets) == runs
+    assert all(target.resources.cpus == 3 * target.resources.gpus for target in done.targets.values())
+
+
+def test_explain_says_for_whom_room_was_made_and_by_whom() -> None:
+    held = [
+        job(n, 4, hint="ckpt=usr1", on=[share(f"n{n}", 4, cpus=12)], run_time=2 * HOUR, start_time=0.0) for n in (1, 2)
+    ]
+    settings = Settings(
+        manage=ManageSettings(partitions=("gpu",)),
+        rounds=RoundSettings(mode=Mode.ENFORCE),
+        policy=PolicySettings(system="unified"),
+    )
+    seen = snapshot([node("n1"), node("n2")], [*held, hours(8, 1, gpus=8, user="bob")], 2 * HOUR)
+    result = run_round(seen, SchedulerState(), settings, KNOWN, Identity("synsched", Privilege.OPERATOR))
+    (moved,) = result.requeues
+    assert explain(result, "8").headline.startswith(f"job 8 starts after job {moved} moved to other nodes")
+    assert explain(result, moved).headline.endswith("so that job 8 can start")
 
 
 def unmeasured(number: int, since: float = 10 * HOUR, of: float = 100.0, **other: object) -> Job:

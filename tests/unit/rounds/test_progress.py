@@ -313,6 +313,30 @@ def test_nobody_is_requeued_for_a_newcomer_that_waits_for_a_victim_which_cannot_
     assert at_hand.settled()
 
 
+@pytest.mark.parametrize(
+    ("why", "newcomer", "may_go"),
+    [
+        pytest.param(ReasonCode.MAKES_ROOM, (NEW,), (0,), id="for a newcomer"),
+        pytest.param(ReasonCode.MAKES_ROOM, (), (), id="the newcomer was cancelled: it stays"),
+        pytest.param(ReasonCode.PAYS_FOR_RESTART, (), (0,), id="for itself"),
+    ],
+)
+def test_who_only_makes_room_moves_while_a_newcomer_needs_it(
+    why: ReasonCode, newcomer: tuple[Job, ...], may_go: tuple[int, ...]
+) -> None:
+    moves = Reason(why)
+    moved = Plan(
+        (
+            Operation(Verb.REQUEUE, "1", moves, LEASE, "requeued"),
+            Operation(Verb.RELEASE, "1", moves, "requeued", "none", gone=("1",)),
+            Operation(Verb.RELEASE, "2", WHY, "admin", "none", gone=("1",)),
+        )
+    )
+    at_hand = snapshot([node(), node("n2")], [OLD, *newcomer], NOW)
+    assert ready_operations(moved, {}, at_hand, NOW) == may_go
+    assert is_settled(moved, {}, at_hand, NOW) is not bool(may_go)
+
+
 IN_TURN = Plan(
     (
         Operation(Verb.RELEASE, "1", WHY, "admin", "none"),
