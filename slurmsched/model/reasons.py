@@ -341,9 +341,16 @@ def time_of_day(at: float, now: float) -> str:
     return f"{then:%H:%M}" if today else f"{then:%Y-%m-%d %H:%M}"
 
 
+_LITTLE: Final = 0.05
+"""Hours that would be written as 0.0."""
+
+
 def format_gpu_hours(gpu_seconds: float) -> str:
-    """`1.5 GPU-hours`: always in hours, so that the lines of a list compare at a glance."""
-    return f"{gpu_seconds / 3600:.1f} GPU-hours" if isfinite(gpu_seconds) else "unknown GPU-hours"
+    """`1.5 GPU-hours`: always in hours, so that the lines of a list compare at a glance; `0.004 GPU-hours` of little."""
+    if not isfinite(gpu_seconds):
+        return "unknown GPU-hours"
+    hours = gpu_seconds / 3600
+    return f"{hours:.1g} GPU-hours" if 0 < hours < _LITTLE else f"{hours:.1f} GPU-hours"
 
 
 def pluralise(number: int, noun: str) -> str:

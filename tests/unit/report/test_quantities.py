@@ -43,5 +43,9 @@ def test_one_is_singular() -> None:
     assert [pluralise(number, "job") for number in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]
 
 
-def test_service_is_told_in_gpu_hours() -> None:
-    assert format_gpu_hours(9000) == "2.5 GPU-hours"
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(9000, "2.5 GPU-hours"), (0, "0.0 GPU-hours"), (15, "0.004 GPU-hours"), (180, "0.1 GPU-hours")],
+)
+def test_service_is_told_in_gpu_hours(seconds: float, text: str) -> None:
+    assert format_gpu_hours(seconds) == text
