@@ -346,7 +346,7 @@ _LITTLE: Final = 0.05
 
 
 def format_gpu_hours(gpu_seconds: float) -> str:
-    """`1.5 GPU-hours`: always in hours, so that the lines of a list compare at a glance; `0.004 GPU-hours` of little."""
+    """`1.5 GPU-hours`: always in hours, so that lines of a list compare at a glance; `0.004 GPU-hours` of little."""
     if not isfinite(gpu_seconds):
         return "unknown GPU-hours"
     hours = gpu_seconds / 3600
