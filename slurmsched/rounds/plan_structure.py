@@ -53,11 +53,14 @@ class PlanStructure:
         starts: dict[JobId, list[int]] = {job: [] for job in self.requeues}
         for index in self.starts.values():
             start = self.plan.operations[index]
-            makes_room = start.reason.code is ReasonCode.MAKES_ROOM
             for job in start.gone:
-                if not (makes_room and job == start.subject):
+                if job != start.subject or not self._only_makes_room(job):
                     starts.setdefault(job, []).append(index)
         return {job: tuple(indices) for job, indices in starts.items()}
+
+    def _only_makes_room(self, job: JobId) -> bool:
+        requeue = self.requeues.get(job)
+        return requeue is not None and self.plan.operations[requeue].reason.code is ReasonCode.MAKES_ROOM
 
     @cached_property
     def nodes_of(self) -> Mapping[JobId, tuple[str, ...]]:

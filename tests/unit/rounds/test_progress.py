@@ -324,11 +324,10 @@ def test_nobody_is_requeued_for_a_newcomer_that_waits_for_a_victim_which_cannot_
 def test_who_only_makes_room_moves_while_a_newcomer_needs_it(
     why: ReasonCode, newcomer: tuple[Job, ...], may_go: tuple[int, ...]
 ) -> None:
-    moves = Reason(why)
     moved = Plan(
         (
-            Operation(Verb.REQUEUE, "1", moves, LEASE, "requeued"),
-            Operation(Verb.RELEASE, "1", moves, "requeued", "none", gone=("1",)),
+            Operation(Verb.REQUEUE, "1", Reason(why), LEASE, "requeued"),
+            Operation(Verb.RELEASE, "1", WHY, "requeued", "none", gone=("1",)),
             Operation(Verb.RELEASE, "2", WHY, "admin", "none", gone=("1",)),
         )
     )
