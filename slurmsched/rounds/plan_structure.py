@@ -54,11 +54,12 @@ class PlanStructure:
         for index in self.starts.values():
             start = self.plan.operations[index]
             for job in start.gone:
-                if job != start.subject or not self._only_makes_room(job):
+                if job != start.subject or not self.only_makes_room(job):
                     starts.setdefault(job, []).append(index)
         return {job: tuple(indices) for job, indices in starts.items()}
 
-    def _only_makes_room(self, job: JobId) -> bool:
+    def only_makes_room(self, job: JobId) -> bool:
+        """Returns whether the job moves for another one, and not for itself."""
         requeue = self.requeues.get(job)
         return requeue is not None and self.plan.operations[requeue].reason.code is ReasonCode.MAKES_ROOM
 

@@ -144,10 +144,10 @@ class PlanProgress:
         """Whether a start that can still happen needs the job gone.
 
         One that also waits for the job to run again cannot happen without the job's own start: while that is in
-        question it counts for nothing.
+        question it counts for nothing; unless the job moves for that start alone, so that it is what is in question.
         """
         if job_id in self._in_question:
-            return False
+            return self._structure.only_makes_room(job_id)
         self._in_question.add(job_id)
         serves = any(self._still_wanted(index) for index in self._structure.beneficiaries.get(job_id, ()))
         self._in_question.remove(job_id)

@@ -314,26 +314,32 @@ def test_nobody_is_requeued_for_a_newcomer_that_waits_for_a_victim_which_cannot_
 
 
 @pytest.mark.parametrize(
-    ("why", "newcomer", "may_go"),
+    ("why", "newcomer", "up", "may_go"),
     [
-        pytest.param(ReasonCode.MAKES_ROOM, (NEW,), (0,), id="for a newcomer"),
-        pytest.param(ReasonCode.MAKES_ROOM, (), (), id="the newcomer was cancelled: it stays"),
-        pytest.param(ReasonCode.PAYS_FOR_RESTART, (), (0,), id="for itself"),
+        pytest.param(ReasonCode.MAKES_ROOM, (NEW,), True, (0,), id="for a newcomer"),
+        pytest.param(ReasonCode.MAKES_ROOM, (), True, (), id="the newcomer was cancelled: it stays"),
+        pytest.param(ReasonCode.MAKES_ROOM, (NEW,), False, (0,), id="the node that it would move to went down"),
+        pytest.param(ReasonCode.PAYS_FOR_RESTART, (), True, (0,), id="for itself"),
     ],
 )
+@pytest.mark.parametrize("standing", [pytest.param((), id=""), pytest.param(("1",), id="once it runs again")])
 def test_who_only_makes_room_moves_while_a_newcomer_needs_it(
-    why: ReasonCode, newcomer: tuple[Job, ...], may_go: tuple[int, ...]
+    why: ReasonCode, newcomer: tuple[Job, ...], up: bool, may_go: tuple[int, ...], standing: tuple[str, ...]
 ) -> None:
+    there = JobSpec(("n2",), 1, 8, 8, None, 24, 100, 1)
     moved = Plan(
         (
             Operation(Verb.REQUEUE, "1", Reason(why), LEASE, "requeued"),
+            Operation(Verb.UPDATE, "1", Reason(why), LEASE, there),
             Operation(Verb.RELEASE, "1", WHY, "requeued", "none", gone=("1",)),
-            Operation(Verb.RELEASE, "2", WHY, "admin", "none", gone=("1",)),
+            Operation(Verb.RELEASE, "2", WHY, "admin", "none", gone=("1",), standing=standing),
         )
     )
-    at_hand = snapshot([node(), node("n2")], [OLD, *newcomer], NOW)
-    assert ready_operations(moved, {}, at_hand, NOW) == may_go
-    assert is_settled(moved, {}, at_hand, NOW) is not bool(may_go)
+    state = NodeState.UP if up else NodeState.DOWN
+    at_hand = snapshot([node(), node("n2", state=state)], [OLD, *newcomer], NOW)
+    stays = bool(standing) and not up  # else it gives way, and waits as any other victim
+    expected = [] if stays else list(may_go)
+    assert [index for index in ready_operations(moved, {}, at_hand, NOW) if index != 1] == expected
 
 
 IN_TURN = Plan(
