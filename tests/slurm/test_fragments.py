@@ -107,7 +107,7 @@ def test_a_move_lets_a_gang_start_and_the_moved_job_goes_on_where_it_was(site: M
     saved, resumed = written[-2].split("step=")[1], written[-1].split("step=")[1].split()[0]
     assert int(saved) > 0
     assert resumed == saved
-    assert f"waits for job {moves} to leave" in site.synsched("explain", gang).out
+    assert f"starts after job {moves} moved to other nodes" in site.synsched("explain", gang).out
     assert f"so that job {gang} can start" in site.synsched("history", moves).out
 
 
