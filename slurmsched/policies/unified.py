@@ -196,7 +196,7 @@ class _Owners:
         Each user's jobs take GPUs one after another, by what they bid; a job counts by what its owner holds with those
         before it and half of its own. Where nobody else has jobs, all count the same.
         """
-        jobs, worth = {job.id: job for job in self._situation.snapshot.jobs}, _type_worth(self._situation)
+        jobs, worth = self._situation.snapshot.jobs_by_id, _type_worth(self._situation)
         queue = [jobs[name] for name in names]
         owner = np.array([self._number[job.user] for job in queue], dtype=np.int64)
         if not len(owner) or (owner == owner[0]).all():
@@ -465,8 +465,7 @@ def _held_worth(situation: Situation, since: float) -> Mapping[str, float]:
         start = now - job.run_time if job.start_time is None else job.start_time
         until = now if job.end_time is None else min(now, job.end_time)
         seconds = max(0.0, until - max(start, since))
-        for part in job.allocations:
-            held[job.user] += part.resources.gpus * worth.get(part.gpu_type, 1.0) * seconds
+        held[job.user] += _worth_of(job, worth) * seconds
     return held
 
 

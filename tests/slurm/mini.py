@@ -140,6 +140,10 @@ class Mini:
             self.run("scancel", f"--user={user}")
         self.until("nothing is left", lambda: not self.sure("squeue", "-h").strip())
 
+    def queue(self) -> list[str]:
+        """The ids that squeue shows."""
+        return self.sure("squeue", "-h", "-o", "%i").split()
+
     def log(self, user: str, job: str) -> list[str]:
         """What the training script wrote."""
         return self.run("cat", f"/home/{user}/log-{job}").out.splitlines()

@@ -44,7 +44,7 @@ def apart(site: Mini, lead: int) -> list[str]:
     site.round()
     site.until("a job runs on each node", lambda: runs(site, *jobs))
     site.sure("scancel", *beside)
-    site.until("the others are gone", lambda: not set(beside) & set(site.sure("squeue", "-h", "-o", "%i").split()))
+    site.until("the others are gone", lambda: not set(beside) & set(site.queue()))
     return jobs
 
 

@@ -63,10 +63,6 @@ def runs_on(site: Mini, *jobs: str) -> list[str]:
     return [seen[job]["NodeList"] if seen[job]["JobState"] == "RUNNING" else seen[job]["JobState"] for job in jobs]
 
 
-def queue(site: Mini) -> list[str]:
-    return site.sure("squeue", "-h", "-o", "%i").split()
-
-
 def test_the_fast_type_goes_to_whom_it_helps_and_parts_and_whole_gpus_run_beside_each_other(site: Mini) -> None:
     flat = submit(site, "alice", "5h", "--gres=gpu:3")
     steep = submit(site, "bob", "5h", "--gres=gpu:3", model="steep")
@@ -106,7 +102,7 @@ def test_a_gang_over_both_nodes_has_its_turn_and_those_in_its_way_come_back(site
     assert runs_on(site, *there) == ["PENDING", "PENDING"]
 
     site.sure("scancel", gang)
-    site.until("the gang has left", lambda: gang not in queue(site))
+    site.until("the gang has left", lambda: gang not in site.queue())
     for _ in range(2):
         site.round()
     site.until("who gave way runs again", lambda: "PENDING" not in runs_on(site, *there))
@@ -120,7 +116,7 @@ def test_a_job_of_an_unknown_model_leaves_the_slow_gpus_once_fast_ones_are_idle(
     assert runs_on(site, taken, unknown) == ["v100-1", "k80-1"]
 
     site.sure("scancel", taken)
-    site.until("the fast GPUs are idle", lambda: taken not in queue(site))
+    site.until("the fast GPUs are idle", lambda: taken not in site.queue())
     site.round()
     assert runs_on(site, unknown) == ["k80-1"], "it has hardly begun"
 

@@ -5,8 +5,9 @@ Source: ours; Weng et al. ("Beware of Fragmentation", ATC 2023) place jobs so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from heapq import nlargest
 from itertools import combinations, islice
 from typing import Final
@@ -66,13 +67,13 @@ def defragment(session: Session) -> None:
 def make_room(session: Session, waiting: Iterable[Job]) -> None:
     """Moves running jobs for these jobs, in order, as many as may still move this round: none whose restarts cost more
     GPU time than the job that starts will use."""
-    movable: _MovableJobs | None = None
+    movable = cache(partial(_movable_jobs, session))
     for job in waiting if session.may_evict else ():
         if session.moves_left <= 0:
             return
         if job.id in session.victims or not session.needs_placement(job) or _is_promised(session, job):
             continue
-        promise, movable = session.promise, movable or _movable_jobs(session)
+        promise = session.promise
         if promise is not None and promise.job == job.id:
             session.promise = None  # jobs may move to where it would have started
         exchange = _fewest_moves(session, job, movable)
@@ -85,7 +86,7 @@ def make_room(session: Session, waiting: Iterable[Job]) -> None:
             nodes = ", ".join(session.pools.node(pool).name for pool in elsewhere.pools)
             reasons[moved] = Reason(ReasonCode.MAKES_ROOM, {"job": job.id, "nodes": nodes})
         session.exchange(job, exchange.placement, exchange.moved, reasons)
-        movable = None
+        movable = cache(partial(_movable_jobs, session))
 
 
 def _is_promised(session: Session, job: Job) -> bool:
@@ -114,7 +115,7 @@ def _each_movable(session: Session) -> Iterator[_Movable]:
             yield _Movable(job, int(session.pools.node_of[allocation.pools[0]]), allocation, cost)
 
 
-def _fewest_moves(session: Session, job: Job, movable: _MovableJobs) -> _Exchange | None:
+def _fewest_moves(session: Session, job: Job, find_movable: Callable[[], _MovableJobs]) -> _Exchange | None:
     """Return the exchange with the fewest moves that lets the job start on one node, and of equally few the cheapest;
     None if the moves that are left do not suffice, or no move is needed: then it waits for something else."""
     demand = session.demands.of(job)
@@ -122,6 +123,7 @@ def _fewest_moves(session: Session, job: Job, movable: _MovableJobs) -> _Exchang
         return None
     if session.has_room(job, session.free_at_minimum):
         return None
+    movable = find_movable()
     candidates = _freeable_pools(session, demand, movable)
     on_node = {pool: movable.by_node[int(session.pools.node_of[pool])] for pool in candidates}
     for size in range(1, min(session.moves_left, max(map(len, on_node.values()), default=0)) + 1):
