@@ -116,7 +116,8 @@ class Pipeline:
         _finish(session, self.last_steps)
         session.cancel_noop_evictions()
         targets, waiting = explain(session, order.name)
-        waiting |= overtaken_jobs(session)
+        given_back, overtaken = overtaken_jobs(session)
+        waiting |= given_back
         state = dict(situation.state)
         if not situation.starts_only:
             if entitlement.next_state:
@@ -128,7 +129,7 @@ class Pipeline:
             targets,
             waiting,
             session.victims,
-            state,
+            overtaken.in_state(state),
             promise_of(session),
             max(entitlement.saved_moves, session.saved_moves) if session.may_evict else 0,
             entitlement.full_round_at,

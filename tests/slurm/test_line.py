@@ -116,6 +116,32 @@ def test_an_array_larger_than_the_cluster_fills_it_and_holds_up_nobody_behind_it
     assert mini.state(behind) == "RUNNING"
 
 
+def test_a_wide_job_is_overtaken_by_another_partition_once_and_not_twice(mini: Mini) -> None:
+    """Slurm's queue is one for all partitions that share nodes: a held job has no turn in it, one given back has."""
+    elsewhere = ("-p", "debug", "--gres=gpu:8", "-c1", "--time=60")
+    there = [submitted(mini, *elsewhere) for _ in range(2)]
+    mini.until("both nodes are taken", lambda: all(mini.state(job) == "RUNNING" for job in there))
+    wide = submitted(mini, "--gres=gpu:8", "-N2", "-c1", "--time=30", user="bob")
+    mini.round()
+    assert mini.jobs()[wide]["Priority"] == "0"
+    overtakes = submitted(mini, *elsewhere)
+    mini.sure("scancel", there[0])
+    mini.until("it came later and starts first", lambda: mini.state(overtakes) == "RUNNING")
+    mini.round()
+    assert mini.jobs()[wide]["Priority"] != "0"
+    assert f"job {overtakes} came later, is not managed, and started before it" in mini.explained(wide)
+
+    again = submitted(mini, *elsewhere)
+    mini.sure("scancel", overtakes)
+    mini.until("a node is free", lambda: mini.sure("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "1")
+    mini.round()
+    time.sleep(LOOKS)
+    assert (mini.state(again), mini.state(wide)) == ("PENDING", "PENDING")
+    mini.sure("scancel", there[1])
+    mini.until("it has both nodes", lambda: mini.state(wide) == "RUNNING")
+    assert mini.state(again) == "PENDING"
+
+
 def test_exclusive_jobs_say_which_gpus_they_take(mini: Mini) -> None:
     refused = submit(mini, "--exclusive", "-N1")
     assert refused.code != 0

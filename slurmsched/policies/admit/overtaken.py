@@ -3,65 +3,112 @@
 A held job has no turn in Slurm's queue, so that jobs which only Slurm places could come before it again and again. In
 that queue, Slurm's backfill keeps later ones off, as it does without us. As many of the first of the order go there as
 jobs overtook them: whoever submits jobs that only Slurm places takes nobody else's turn, and the order stays in force
-for all others. None goes there while running jobs leave nodes that it could use: Slurm would give it what they left for
-others, who would then not start.
+for all others. A job that was overtaken once stays there as long as another one that came later waits to do the same.
+None goes there while running jobs leave nodes that it could use: Slurm would give it what they left for others, who
+would then not start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
+from slurmsched.arrays import Mask
+from slurmsched.model import Hold, Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.model.reasons import time_of_day
 from slurmsched.policies.admit.promise import promise_of
 from slurmsched.policies.cluster.demand import ResourceDemand
 from slurmsched.policies.session import Session
+from slurmsched.policies.state import decode_state, encode_state
 
 _LEAVING: Final = ""
 """Stands for all jobs that leave their nodes for others."""
 
+_STATE_KEY: Final = "overtaken"
 
-def overtaken_jobs(session: Session) -> dict[JobId, Reason]:
-    """Return the waiting jobs that others overtook, each with the reason that names one of them."""
+
+@dataclass(frozen=True, slots=True)
+class OvertakenJobs:
+    """Between two rounds: the waiting jobs that were overtaken, each with the last one that overtook it."""
+
+    by: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, object]) -> OvertakenJobs:
+        """Return those of the last round; none if there was none."""
+        return decode_state(cls, state.get(_STATE_KEY))
+
+    def in_state(self, state: Mapping[str, object]) -> dict[str, object]:
+        """Return the policy's state with these jobs."""
+        rest = {key: value for key, value in state.items() if key != _STATE_KEY}
+        return {**rest, _STATE_KEY: encode_state(self)} if self.by else rest
+
+
+def overtaken_jobs(session: Session) -> tuple[dict[JobId, Reason], OvertakenJobs]:
+    """Return the waiting jobs that go back, each with the reason that names the one that overtook it, and all that were
+    overtaken so far."""
     waiting = [session.jobs[ranked.job] for ranked in session.ranking]
     waiting = [job for job in waiting if job.state is JobState.PENDING and job.id not in session.placements]
+    known, present = OvertakenJobs.of_state(session.situation.state), session.situation.snapshot.jobs_by_id
+    by = {
+        job: other
+        for job, other in known.by.items()
+        if job not in session.placements and job in present and present[job].state is JobState.PENDING
+    }
     overtakers, reasons = _Overtakers(session, waiting), dict[JobId, Reason]()
-    for job in waiting if overtakers.by_time else ():
-        later = None if overtakers.could_use(job, _LEAVING) else overtakers.take_one(job)
+    for job in waiting if overtakers.running or (by and overtakers.waiting) else ():
+        if overtakers.could_use(job, _LEAVING):
+            continue
+        later = overtakers.take_running(job)
         if later is not None:
-            reasons[job.id] = Reason(ReasonCode.OVERTAKEN, {"job": later.id, "promise": overtakers.promised_start(job)})
-    return reasons
+            by[job.id] = later.id
+        elif job.id not in by or not overtakers.take_waiting(job):
+            continue
+        reasons[job.id] = Reason(ReasonCode.OVERTAKEN, {"job": by[job.id], "promise": overtakers.promised_start(job)})
+    return reasons, OvertakenJobs(by)
 
 
 class _Overtakers:
-    """The running jobs that are not managed and came later than one of these waiting jobs, the latest first."""
+    """The running and the waiting jobs that are not managed and came later than one of these waiting jobs, the latest
+    first."""
 
-    def __init__(self, session: Session, waiting: Iterable[Job]) -> None:
+    def __init__(self, session: Session, overtaken: Sequence[Job]) -> None:
         self._session, self._promise = session, promise_of(session)
-        since = min((job.submit_time for job in waiting), default=inf)
-        running = session.situation.snapshot.jobs_in_state(JobState.RUNNING)
-        others = (job for job in running if job.id not in session.jobs and job.submit_time > since)
-        self.by_time = sorted(others, key=lambda job: -job.submit_time)
-        nodes = {job.id: frozenset(job.nodes) for job in self.by_time} | {_LEAVING: _freeing_nodes(session)}
-        self._pools = {job: session.pools.on_nodes(names) for job, names in nodes.items()}
+        snapshot, self._partitions = session.situation.snapshot, session.situation.snapshot.partitions_by_name
+        since = min((job.submit_time for job in overtaken), default=inf)
+        in_the_way = self._promise.waits_for if self._promise else ()
+        others = [
+            job
+            for job in snapshot.jobs
+            if job.id not in session.jobs and job.submit_time > since and (job.gpus or job.id in in_the_way)
+        ]
+        others.sort(key=lambda job: -job.submit_time)
+        theirs = self._nodes_of({name for job in overtaken for name in job.partitions})
+        self.running = [job for job in others if job.state is JobState.RUNNING and not theirs.isdisjoint(job.nodes)]
+        self.waiting = [job for job in others if _waits_in_queue(job, snapshot.time)]
+        self._nodes = {job.id: frozenset(job.nodes) for job in self.running}
+        self._nodes |= {job.id: self._nodes_of(job.partitions) for job in self.waiting}
+        self._nodes[_LEAVING] = _freeing_nodes(session)
+        self._pools = dict[JobId, Mask]()
         self._usable = dict[tuple[ResourceDemand, JobId], bool]()
 
-    def take_one(self, job: Job) -> Job | None:
+    def take_running(self, job: Job) -> Job | None:
         """Return one that overtook the job, and count it for no other job; None if none did."""
-        for at, other in enumerate(self.by_time):
-            if other.submit_time <= job.submit_time:
-                return None
-            if self._overtook(other, job):
-                return self.by_time.pop(at)
-        return None
+        return _take_first(self.running, lambda other: self._overtook(other, job), job.submit_time)
+
+    def take_waiting(self, job: Job) -> Job | None:
+        """Return one that would overtake the job if that were held, and count it for no other; None if none would."""
+        return _take_first(self.waiting, lambda other: self._overtook(other, job), job.submit_time)
 
     def could_use(self, job: Job, other: JobId) -> bool:
         """Whether the job could be placed on a node of the other one."""
         demand = self._session.demands.of(job)
         key = demand, other
         if key not in self._usable:
+            if other not in self._pools:
+                self._pools[other] = self._session.pools.on_nodes(self._nodes[other])
             candidates = (*demand.single_node, *demand.multi_node)
             self._usable[key] = any(bool((pools.mask & self._pools[other]).any()) for pools in candidates)
         return self._usable[key]
@@ -75,13 +122,37 @@ class _Overtakers:
         return f"; it should start by {time_of_day(promise.start, self._session.situation.snapshot.time)} on {nodes}"
 
     def _overtook(self, other: Job, job: Job) -> bool:
-        """Whether the other job runs in a partition of this one, with GPUs on a node that this one could use, or in the
-        way of its promised start."""
+        """Whether the other job, of no higher tier, has GPUs on a node that this one could use, or would have once it
+        has started, or is in the way of its promised start."""
         promise = self._promise
         in_the_way = promise is not None and promise.job == job.id and other.id in promise.waits_for
-        if not (other.gpus or in_the_way) or set(other.partitions).isdisjoint(job.partitions):
+        if not (other.gpus or in_the_way) or self._tier(other) > self._tier(job):
             return False
         return self.could_use(job, other.id)
+
+    def _nodes_of(self, partitions: Iterable[str]) -> frozenset[str]:
+        return frozenset().union(*(self._partitions[name].nodes for name in partitions if name in self._partitions))
+
+    def _tier(self, job: Job) -> int:
+        """Return the highest PriorityTier of the job's partitions: within a tier, Slurm's queue is one for all."""
+        known = (self._partitions.get(name) for name in job.partitions)
+        return max((partition.priority_tier for partition in known if partition is not None), default=0)
+
+
+def _waits_in_queue(job: Job, now: float) -> bool:
+    """Whether Slurm may start the job as soon as it fits."""
+    eligible = job.eligible_time is None or job.eligible_time <= now
+    return job.state is JobState.PENDING and job.hold is Hold.NONE and eligible and not job.dependency
+
+
+def _take_first(others: list[Job], found: Callable[[Job], bool], since: float) -> Job | None:
+    """Remove and return the first that is found among those that came later than `since`."""
+    for at, other in enumerate(others):
+        if other.submit_time <= since:
+            return None
+        if found(other):
+            return others.pop(at)
+    return None
 
 
 def _freeing_nodes(session: Session) -> frozenset[str]:
