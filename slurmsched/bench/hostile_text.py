@@ -265,7 +265,7 @@ def make_batch(random: Random, hostile_count: int) -> HostileBatch:
 
 
 def make_held_batch(random: Random, hostile_count: int) -> HostileBatch:
-    """Returns a batch of waiting jobs on a cluster filled by an unmanaged partition, so that all of them are held.
+    """Returns a batch of waiting jobs on a cluster that an unmanaged partition filled first: all of them are held.
 
     None of the jobs is an array, so that each is held and released by its own number.
     """
@@ -273,7 +273,7 @@ def make_held_batch(random: Random, hostile_count: int) -> HostileBatch:
     waiting = tuple(job for job in plain_batch.jobs if not job.node and not job.array_tasks)
     unmanaged = tuple(
         FakeJob(
-            number, "carol", 2003, GPUS, NOW - 7200, partition="debug", node=node, indices=tuple(range(GPUS)),
+            number, "carol", 2003, GPUS, NOW - 600_000, partition="debug", node=node, indices=tuple(range(GPUS)),
             start_time=NOW - 3600,
         )
         for number, node in enumerate(NODES, start=_FIRST_NUMBER - len(NODES))
