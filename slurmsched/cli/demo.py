@@ -50,7 +50,7 @@ def demo(
     \b
     Example:
       synsched demo
-      synsched demo --cluster v100:4x8 --jobs 300 --order srtf
+      synsched demo --cluster v100:4x8 --jobs 300 --system hadar
     """
     settings = with_policy(invocation.settings, system, order)
     nodes = cluster_nodes(cluster)

@@ -109,7 +109,7 @@ def plan(
     \b
     Example:
       synsched plan --commands
-      synsched plan --from monday.round --order srtf
+      synsched plan --from monday.round --system hadar
     """
     settings = with_defragmentation(with_policy(invocation.settings, system, order), requested=defrag)
     cluster: Backend

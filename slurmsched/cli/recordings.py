@@ -79,7 +79,7 @@ def replay(
 
     \b
     Example:
-      synsched replay --order srtf monday/*.round
+      synsched replay --system hadar monday/*.round
     """
     settings = with_policy(invocation.settings, system, order)
     rounds = list(_replay_rounds(files, settings, configured_knowledge(settings)))

@@ -62,7 +62,7 @@ def settings_mistakes(loaded: LoadedSettings) -> Iterator[str]:
     """All that is wrong with the settings, as far as that can be told without Slurm, each in a sentence."""
     settings = loaded.settings
     yield from loaded.mistakes
-    yield from settings_contradictions(settings)
+    yield from settings_contradictions(settings, loaded.given)
     if settings.policy.profiles:
         try:
             load_knowledge(settings.policy.profiles)

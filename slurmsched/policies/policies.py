@@ -87,9 +87,9 @@ class PolicyRow:
 
     `settings` are the names of settings that it reads, or the beginnings of such names. `shards`: it schedules jobs
     with parts of GPUs (`gres/shard`) and jobs without GPUs also without `policy.parts`. `turns`: jobs take turns, in
-    slices of time, so that each is preempted several times a day. `pairs`: two jobs may share a GPU. `migrates`: jobs
-    that run change to the GPU type that they are due. `purpose`: for whom it is. `compares`: it is there to compare
-    with, a published baseline or what Slurm does by itself, and no site should run it.
+    slices of time, so that each is preempted several times a day. `pairs`: two jobs may share a GPU. `migrates`: it is
+    for little where no running job may change to the GPU type that it is due. `purpose`: for whom it is. `compares`:
+    it is there to compare with, a published baseline or what Slurm does by itself, and no site should run it.
     """
 
     summary: str
@@ -209,7 +209,7 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
     "synergy": PolicyRow(
         "CPUs and memory by each model's sensitivity (Synergy)",
         lambda chosen: _shared("synergy", Tune(), chosen),
-        purpose="jobs that differ in how many CPUs they need; the default",
+        purpose="jobs that differ in how many CPUs they need, in an order that you choose",
     ),
     "synergy-greedy": PolicyRow(
         "the CPUs and memory that make a job fastest, or it waits (Synergy's greedy baseline)",
@@ -303,8 +303,7 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
         "GPU types by prices, CPUs and memory by sensitivity, the shortest and those behind their share first",
         _unified,
         settings=(TICKETS, NAMED_USERS, EVENNESS, *OWN_ORDER),
-        migrates=True,
-        purpose="several GPU types or users, and jobs that differ in how many CPUs they need",
+        purpose="several GPU types or users, and jobs that differ in how many CPUs they need; the default",
     ),
     "slurm": PolicyRow(
         "Slurm's priority, as requested, EASY backfill",

@@ -200,9 +200,14 @@ def _timing_problems(settings: Settings, changed: Collection[str]) -> Iterator[s
         )
 
 
-def settings_contradictions(settings: Settings) -> tuple[str, ...]:
-    """What settings say in vain or against each other, each in a sentence that says what to do."""
+def settings_contradictions(settings: Settings, given: Collection[str] = ()) -> tuple[str, ...]:
+    """What settings say in vain or against each other, each in a sentence that says what to do.
+
+    `given` are the names of those in the file: one that chose an order and no policy was written for a policy that has
+    orders, also where the order is the default.
+    """
     changed = {row.name for row in setting_rows(LoadedSettings(settings)) if row.value != row.default}
+    changed |= {"policy.order"} & set(given) if "policy.system" not in given else set()
     policy = settings.policy
     return (
         *_timing_problems(settings, changed),

@@ -131,7 +131,7 @@ class RoundSettings:
 class PolicySettings:
     """The scheduling policy."""
 
-    system: str = field(default="synergy", metadata={"doc": "the policy, one of those in the table below"})
+    system: str = field(default="unified", metadata={"doc": "the policy, one of those in the table below"})
     order: str = field(
         default="las",
         metadata={"doc": "who comes first", "choices": ("fifo", "srtf", "las", "ftf")},

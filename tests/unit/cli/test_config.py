@@ -46,6 +46,11 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
             id="an order for a policy that has one of its own",
         ),
         pytest.param(
+            'order = "las"',
+            "policy.order means nothing to policy unified: remove it, or choose one that reads it (synergy, ",
+            id="an order, the default one, and no policy",
+        ),
+        pytest.param(
             'system = "fgd"\n[tickets]\ndefault = 2',
             "tickets.default means nothing to policy fgd: remove it, or choose one that reads it (gandiva-fair,"
             " unified)",
@@ -66,7 +71,7 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
         ),
         pytest.param(
             'utility = "effective"',
-            "policy.utility means nothing to policy synergy: remove it, or choose one that reads it (hadar, hadare)",
+            "policy.utility means nothing to policy unified: remove it, or choose one that reads it (hadar, hadare)",
             id="a utility for a policy that has none",
         ),
         pytest.param(
@@ -75,7 +80,7 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
             id="no such utility",
         ),
         pytest.param(
-            'order = "srtf"\nlas_queues = [60]',
+            'system = "synergy"\norder = "srtf"\nlas_queues = [60]',
             "policy.las_queues means nothing without order las",
             id="queues without las",
         ),
@@ -90,7 +95,7 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
             id="an account below two others",
         ),
         pytest.param(
-            '[tickets]\nusers = ["alice=2"]',
+            '[policy]\nsystem = "synergy"\n[tickets]\nusers = ["alice=2"]',
             "tickets.users means nothing to policy synergy",
             id="tickets nobody counts",
         ),
@@ -137,7 +142,7 @@ def test_check_refuses_guards_that_contradict_turns(site: Site, lines: str, prob
             id="types that no job may change",
         ),
         pytest.param(
-            "[policy]\ndefragment = true\n[guards]\nmoves_per_round = 0",
+            '[policy]\nsystem = "synergy"\ndefragment = true\n[guards]\nmoves_per_round = 0',
             "guards.moves_per_round is 0: policy.defragment moves jobs",
             id="defragmentation without moves",
         ),
@@ -148,7 +153,10 @@ def test_check_refuses_guards_that_contradict_turns(site: Site, lines: str, prob
         ),
         pytest.param("[manage]\nopt_in = false", "nothing is managed: name partitions", id="no jobs at all"),
         pytest.param('[manage]\nopt_in = false\nqos = ["ml"]', "", id="jobs by their QOS"),
-        pytest.param("[guards]\nmoves_per_job_day = 0", "", id="nobody is preempted under an order"),
+        pytest.param("[guards]\nmoves_per_job_day = 0", "", id="nobody is preempted"),
+        pytest.param(
+            '[policy]\nsystem = "synergy"\n[guards]\nmoves_per_job_day = 0', "", id="nobody is preempted under an order"
+        ),
     ],
 )
 def test_check_refuses_what_contradicts_itself(site: Site, lines: str, problem: str) -> None:

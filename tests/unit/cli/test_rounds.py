@@ -46,7 +46,7 @@ def states(backend: SimulatedBackend) -> dict[str, tuple[JobState, Hold]]:
 
 
 def test_a_plan_that_makes_room_is_decided_by_the_policy_in_force(site: Site, slurm: SimulatedBackend) -> None:
-    assert site.lines("plan", "--defrag")[0].startswith("synergy, ")
+    assert site.lines("plan", "--defrag")[0].startswith("unified, ")
     assert site.lines("plan", "--defrag", "--system", "fgd")[0].startswith("fgd, ")
     assert slurm.calls.writes == 0
 
@@ -68,13 +68,14 @@ def test_a_plan_refuses_options_that_its_policy_does_not_read(
 
 def test_a_plan_names_no_order_for_a_policy_with_its_own(site: Site, slurm: SimulatedBackend) -> None:
     assert site.lines("plan", "--system", "hadar")[0].startswith("hadar, mode ")
-    assert site.lines("plan")[0].startswith("synergy, las order, mode ")
+    assert site.lines("plan", "--system", "synergy")[0].startswith("synergy, las order, mode ")
+    assert site.lines("plan")[0].startswith("unified, mode ")
 
 
 def test_plan_shows_what_a_round_would_do_and_changes_nothing(site: Site, slurm: SimulatedBackend) -> None:
     before = states(slurm)
     lines = site.lines("plan", "--commands", columns=200)
-    assert lines[0] == "synergy, las order, mode enforce: 0 stay, 2 start, 1 wait"
+    assert lines[0] == "unified, mode enforce: 0 stay, 2 start, 1 wait"
     assert any(line.startswith("1 re") and "job 1 " in line for line in lines)
     assert any(line.strip().startswith("$ simulated") for line in lines)
     assert any(line.strip().startswith("undo: ") for line in lines)
@@ -221,10 +222,10 @@ def test_the_watchdog_releases_only_when_nobody_schedules(
 def test_a_round_is_dumped_and_decided_again(site: Site, slurm: SimulatedBackend) -> None:
     file = site.folder / "now.round"
     assert site.lines("dump", str(file)) == [f"{file}: 3 jobs on 1 node"]
-    lines = site.lines("replay", str(file), "--order", "fifo")
+    lines = site.lines("replay", str(file), "--system", "synergy", "--order", "fifo")
     assert lines[0].split() == ["WHEN", "STAY", "START", "REQUEUE", "WAIT", "TOOK", "RECORDING"]
     assert lines[1].split()[1:5] == ["0", "2", "0", "1"]
-    again = site.lines("plan", "--from", str(file), "--order", "srtf")
+    again = site.lines("plan", "--from", str(file), "--system", "synergy", "--order", "srtf")
     assert again[0] == "synergy, srtf order, mode enforce: 0 stay, 2 start, 1 wait"
 
 

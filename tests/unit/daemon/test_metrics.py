@@ -25,7 +25,7 @@ from slurmsched.daemon.single_round import run_once
 from slurmsched.model import ClusterOverview, JobState, NodeState, Snapshot, cluster_overview
 from slurmsched.policies.state import Account, TicketAccounts, encode_state
 from slurmsched.rounds.fragmentation import survey_with_fragments
-from slurmsched.settings.definition import MetricsSettings, Mode, PolicySettings, Settings
+from slurmsched.settings.definition import MetricsSettings, Mode, PolicySettings
 from slurmsched.store.errors import BusyStoreError
 from slurmsched.store.store import Store
 from tests.builders import job, node, share, snapshot
@@ -571,5 +571,5 @@ def test_shares_are_told_under_policies_with_tickets_alone(tmp_path: Path) -> No
     world.submit(4)
     world.rounds(2)
     assert told(of_round(world), "synsched_user_share_due_gpu_seconds").keys() == {"alice"}
-    world.settings = replace(world.settings, policy=Settings().policy)
+    world.settings = replace(world.settings, policy=PolicySettings(system="synergy"))
     assert told(of_round(world), "synsched_share_users") == {}

@@ -42,7 +42,7 @@ def settings_in(folder: Path, mode: Mode = Mode.ENFORCE) -> Settings:
     """Rounds every five minutes in order of attained service, everything movable, all files in `folder`."""
     return Settings(
         rounds=RoundSettings(mode=mode, period=PERIOD),
-        policy=PolicySettings(order="las", las_queues=(20_000.0,)),
+        policy=PolicySettings(system="synergy", order="las", las_queues=(20_000.0,)),
         guards=GuardSettings(min_run_time=0.0),
         hook=HookSettings(heartbeat=str(folder / "heartbeat"), disable_file=str(folder / "disable")),
         storage=StorageSettings(path=str(folder / "synsched.db")),

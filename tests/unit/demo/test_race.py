@@ -82,11 +82,11 @@ def test_a_frame_shows_both_clusters_at_the_same_moment() -> None:
     assert all(frame.plain.time == frame.report.snapshot.time for frame in frames)
 
 
-def test_the_order_of_the_settings_is_followed() -> None:
-    settings = Settings(policy=PolicySettings(order="fifo"))
+def test_the_policy_of_the_settings_decides() -> None:
+    settings = Settings(policy=PolicySettings(system="hadar"))
     names: set[str] = set()
     run_race(NODES, WORKLOAD[:5], settings, on_round=lambda frame: names.add(frame.report.result.decision.policy))
-    assert names == {"synergy"}
+    assert names == {"hadar"}
 
 
 def test_a_job_that_can_never_run_is_said_and_not_waited_for() -> None:

@@ -358,7 +358,7 @@ def test_a_promise_is_kept() -> None:
 def test_what_a_policy_knows_of_lengths_shrinks_as_jobs_run_and_nothing_is_learnt() -> None:
     settings = replace(
         SYNERGY,
-        policy=PolicySettings(order="srtf"),
+        policy=PolicySettings(system="synergy", order="srtf"),
         learning=replace(SYNERGY.learning, lengths=True),
     )
     held: Any = {"hold": Hold.USER, "hint": "held=hook", "time_limit": 72_000}
