@@ -76,7 +76,8 @@ class _Overtakers:
 
     def __init__(self, session: Session, overtaken: Sequence[Job]) -> None:
         self._session, self._promise = session, promise_of(session)
-        snapshot, self._partitions = session.situation.snapshot, session.situation.snapshot.partitions_by_name
+        snapshot, starting = session.situation.snapshot, session.situation.starting
+        self._partitions = snapshot.partitions_by_name
         since = min((job.submit_time for job in overtaken), default=inf)
         in_the_way = self._promise.waits_for if self._promise else ()
         others = [
@@ -87,7 +88,7 @@ class _Overtakers:
         others.sort(key=lambda job: -job.submit_time)
         theirs = self._nodes_of({name for job in overtaken for name in job.partitions})
         self.running = [job for job in others if job.state is JobState.RUNNING and not theirs.isdisjoint(job.nodes)]
-        self.waiting = [job for job in others if _waits_in_queue(job, snapshot.time)]
+        self.waiting = [job for job in others if job.id not in starting and _waits_in_queue(job, snapshot.time)]
         self._nodes = {job.id: frozenset(job.nodes) for job in self.running}
         self._nodes |= {job.id: self._nodes_of(job.partitions) for job in self.waiting}
         self._nodes[_LEAVING] = _freeing_nodes(session)

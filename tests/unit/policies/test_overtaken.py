@@ -117,6 +117,12 @@ def test_a_job_that_has_started_was_not_overtaken_any_more() -> None:
     assert "overtaken" not in started.state
 
 
+def test_a_job_that_a_round_is_starting_does_not_wait_in_slurms_queue() -> None:
+    before = decided(unmanaged(11, 4, 300.0))
+    after = decided(waits(400.0, "gpu"), state=before.state, starting={"21": (share("n2", 1),)})
+    assert gone_back(after) == {}
+
+
 def test_nobody_goes_back_for_one_that_only_waits() -> None:
     assert overtaken(waits(400.0)) == set()
 
