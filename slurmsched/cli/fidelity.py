@@ -14,7 +14,13 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import policy_options, with_mode, with_policy
 from slurmsched.daemon.scheduler import SchedulerContext
-from slurmsched.fidelity.validation import JobFidelity, generate_workload, measure_fidelity, shorten_period
+from slurmsched.fidelity.validation import (
+    USUAL_ROUND,
+    JobFidelity,
+    generate_workload,
+    measure_fidelity,
+    shorten_period,
+)
 from slurmsched.report.quantities import duration
 from slurmsched.report.tables import Column, Listing
 from slurmsched.settings.definition import Mode
@@ -45,7 +51,14 @@ def _range(simulated: tuple[float, float], live: float) -> str:
 
 @click.command()
 @click.option("--jobs", type=click.IntRange(min=2, max=500), default=30, show_default=True, help="Jobs to run.")
-@click.option("--round", "period", default=15.0, show_default=True, metavar="SECONDS", help="Length of a round.")
+@click.option(
+    "--round",
+    "period",
+    default=USUAL_ROUND,
+    show_default=True,
+    metavar="SECONDS",
+    help="Length of a round. Jobs last as long in proportion: the longer, the less matters what seconds decide.",
+)
 @click.option("--seed", default=1, show_default=True, help="Seed of the generated jobs.")
 @click.option(
     "--folder",
@@ -81,7 +94,7 @@ def fidelity(
     context = scheduler_context(with_policy(invocation.settings, system, order))
     settings = with_mode(shorten_period(context.settings, period), Mode.ENFORCE.value)
     context = SchedulerContext(settings, context.backend, context.knowledge)
-    trace = generate_workload(context.backend.observe().nodes, jobs, np.random.default_rng(seed))
+    trace = generate_workload(context.backend.observe().nodes, jobs, np.random.default_rng(seed), period)
     target_folder = folder or Path.home() / "synsched-fidelity"
     target_folder.mkdir(parents=True, exist_ok=True)
     conf = settings.cluster.slurm_conf

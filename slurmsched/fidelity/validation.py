@@ -208,22 +208,29 @@ def run_live(
 
 
 MODELS: Final = ("resnet18", "shufflenet", "resnet50", "gnmt", "transformer", "deepspeech")
+USUAL_ROUND: Final = 15.0
+"""Seconds of a round."""
+
 SHORTEST: Final = 20.0
 LONGEST: Final = 160.0
-"""Bounds of the jobs' durations in seconds, which are log-uniform."""
+"""Bounds of the jobs' durations in seconds where rounds are as long as usual; the durations are log-uniform."""
 
 _GPU_COUNTS: Final = (1, 1, 1, 2, 2, 4, 8)
 
 
-def generate_workload(nodes: Sequence[Node], jobs: int, random: np.random.Generator, load: float = 1.3) -> Trace:
-    """Generate `jobs` jobs for the GPU types of the nodes, each fitting on one node. `load` is the arriving work as a
-    multiple of what all GPUs do at the GPU-proportional share."""
+def generate_workload(
+    nodes: Sequence[Node], jobs: int, random: np.random.Generator, period: float = USUAL_ROUND, load: float = 1.3
+) -> Trace:
+    """Generate `jobs` jobs for the GPU types of the nodes, each fitting on one node. They last and come apart in
+    proportion to a round of `period` seconds. `load` is the arriving work as a multiple of what all GPUs do at the
+    GPU-proportional share."""
     gpu_nodes = [node for node in nodes if node.gpus]
     job_nodes = [gpu_nodes[int(index)] for index in random.integers(len(gpu_nodes), size=jobs)]
     gpu_counts = [
         min(int(count), len(node.gpus)) for count, node in zip(random.choice(_GPU_COUNTS, jobs), job_nodes, strict=True)
     ]
-    seconds = np.exp(random.uniform(np.log(SHORTEST), np.log(LONGEST), jobs)).round(1)
+    seconds = np.exp(random.uniform(np.log(SHORTEST), np.log(LONGEST), jobs)) * (period / USUAL_ROUND)
+    seconds = seconds.round(1)
     models = random.choice(MODELS, jobs)
     rate = load * sum(len(node.gpus) for node in gpu_nodes) / float(np.mean(np.multiply(gpu_counts, seconds)))
     arrivals = np.cumsum(random.exponential(1 / rate, jobs)).round(1)

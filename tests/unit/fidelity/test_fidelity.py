@@ -17,6 +17,7 @@ from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.fidelity.validation import (
     LONGEST,
     SHORTEST,
+    USUAL_ROUND,
     Fidelity,
     LiveJobResult,
     SleeperJobs,
@@ -27,7 +28,7 @@ from slurmsched.fidelity.validation import (
 )
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.profiles import shipped_profiles
-from slurmsched.settings import Settings
+from slurmsched.settings import PolicySettings, Settings
 from slurmsched.template_files import render
 from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import load_cluster
@@ -53,6 +54,14 @@ def test_work_arrives_somewhat_faster_than_the_gpus_do_it() -> None:
     jobs = drawn(4000)
     arrived = sum(job.gpus * job.duration for job in jobs) / jobs[-1].arrival
     assert arrived == pytest.approx(1.3 * sum(len(node.gpus) for node in NODES), rel=0.1)
+
+
+def test_where_rounds_are_longer_the_same_jobs_are_too() -> None:
+    usual, longer = drawn(), generate_workload(NODES, 60, np.random.default_rng(1), 4 * USUAL_ROUND).jobs
+    for job, of_longer in zip(usual, longer, strict=True):
+        assert of_longer.duration == pytest.approx(4 * job.duration, abs=0.25)
+        assert of_longer.arrival == pytest.approx(4 * job.arrival, abs=0.5)
+        assert (of_longer.gpus, of_longer.model, of_longer.cpus) == (job.gpus, job.model, job.cpus)
 
 
 def test_another_seed_draws_other_jobs_and_the_same_the_same() -> None:
@@ -127,9 +136,8 @@ def test_a_quick_cluster_waits_for_everything_in_proportion() -> None:
 
 def site() -> SchedulerContext:
     clock = VirtualClock(0.0)
-    return SchedulerContext(
-        shorten_period(Settings(), 15.0), SimulatedBackend(VirtualCluster(NODES), clock), Knowledge()
-    )
+    settings = shorten_period(Settings(policy=PolicySettings(system="synergy")), USUAL_ROUND)
+    return SchedulerContext(settings, SimulatedBackend(VirtualCluster(NODES), clock), Knowledge())
 
 
 def test_a_lone_job_is_foretold_to_the_second_and_a_slow_slurm_is_not_faithful() -> None:
