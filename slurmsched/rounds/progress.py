@@ -36,7 +36,7 @@ from slurmsched.model import (
 from slurmsched.rounds.feasibility import PlannedResources
 from slurmsched.rounds.plan_structure import PlanStructure
 from slurmsched.rounds.refusals import LIMIT_REASONS
-from slurmsched.rounds.specs import equivalent, spec_of
+from slurmsched.rounds.specs import equivalent, held_by_owner, spec_of
 
 _HAS_RESOURCES = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED})
 _PREEMPTING = frozenset({Verb.NOTIFY, Verb.REQUEUE})
@@ -261,14 +261,16 @@ class PlanProgress:
         return self._went_wrong(index) or any(self._went_wrong(i) for i in self._structure.dependencies[index])
 
     def _still_wanted(self, index: int) -> bool:
-        """Whether this start can still happen: its job is pending or moves, its nodes are up, its victims can leave."""
+        """Whether this start can still happen: its job is pending or moves, and its owner has not held it since; its
+        nodes are up, its victims can leave."""
         operation = self.plan.operations[index]
         job = self._job(operation.subject)
         if job is None and operation.reason.code is ReasonCode.GIVE_BACK:
             return self._is_set_aside(operation.subject)  # it is released by its id alone
         if job is None or not (job.state is JobState.PENDING or job.id in operation.gone):
             return False
-        if not self._gives_back(index) and any(self._went_wrong(i) for i in self._structure.dependencies[index]):
+        wrong = held_by_owner(job) or any(self._went_wrong(i) for i in self._structure.dependencies[index])
+        if wrong and not self._gives_back(index):
             return False
         if any(self._could_not_be_requeued(other) for other in operation.gone):
             return False

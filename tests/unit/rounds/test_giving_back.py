@@ -135,7 +135,9 @@ def test_a_promised_job_is_given_back_once_slurm_started_a_later_one_before_it(
     [
         pytest.param([{}], {"1"}, id="one came before them: the first of the order has its turn in Slurm's queue"),
         pytest.param([{}, {}], {"1", "2"}, id="two came before them"),
-        pytest.param([{"partitions": ("debug",)}], set(), id="it is in another partition, as under Slurm alone"),
+        pytest.param(
+            [{"partitions": ("debug",)}], {"1"}, id="it is in another partition: Slurm has one queue for both"
+        ),
         pytest.param([{"submit_time": 90.0}], set(), id="it came before them"),
         pytest.param([{"on": [share("n2", 4)]}], set(), id="it has what they cannot use"),
         pytest.param([{"on": [share(gpus=0)]}], set(), id="it has no GPU"),

@@ -131,6 +131,18 @@ def test_what_is_not_permitted_never_goes_and_neither_does_what_depends_on_it() 
     assert is_settled(barred, {}, cluster(OLD, NEW), NOW)
 
 
+def test_nobody_is_preempted_for_a_newcomer_that_its_owner_holds_meanwhile() -> None:
+    by_hook = job(2, gpus=8, cpus=8, hold=Hold.USER, hint="held=hook")
+    by_owner = job(2, gpus=8, cpus=8, hold=Hold.USER, hint="ckpt=usr1")
+    notified = done(NOTIFY, RESHAPE)
+    assert ready_operations(PLAN, notified, cluster(OLD, replace(by_hook, current_request=PINNED)), NOW + 60)
+    held = cluster(OLD, replace(by_owner, current_request=PINNED))
+    assert ready_operations(PLAN, notified, held, NOW + 60) == ()
+    assert is_settled(PLAN, notified, held, NOW + 60)
+    left = cluster(OLD_GONE, by_owner)
+    assert PlanProgress(PLAN, done(NOTIFY, REQUEUE, RESHAPE), left, NOW + 70).is_hopeless(RELEASE)
+
+
 def test_a_moved_job_that_runs_again_counts_as_gone_from_its_old_place() -> None:
     moved = Plan(
         (
