@@ -21,7 +21,7 @@ CLUSTER = ("--nodes", "v100:1x8")
 
 
 def mode(mini: Mini, name: str) -> None:
-    mini.configure(**{**SETTINGS, "rounds": {"mode": name}, "policy": {"order": "srtf"}})
+    mini.configure(**{**SETTINGS, "rounds": {"mode": name}, "policy": {"system": "synergy", "order": "srtf"}})
 
 
 @pytest.fixture(scope="module")
