@@ -22,6 +22,7 @@ from slurmsched.model import (
     Verb,
 )
 from slurmsched.model.reasons import format_duration
+from slurmsched.policies.policies import order_read
 from slurmsched.policies.stages import Situation
 from slurmsched.rounds.checkpoints import NEWCOMERS, AwaitedCheckpoint, has_checkpointed
 from slurmsched.rounds.feasibility import FeasibilityCheck, PlannedStart, check_feasible
@@ -285,7 +286,9 @@ def make_plan(
         operations += set_aside_operations(situation.snapshot, state, settings.manage, managed_jobs_wait=waits)
     if mode is Mode.PRIORITIZE:
         operations += _restore_placements(managed, state)
-        operations += nice_operations(situation.snapshot, decision, state, settings.policy.order)
+        policy = settings.policy
+        order = order_read(policy.system, policy.order) or policy.system
+        operations += nice_operations(situation.snapshot, decision, state, order)
     if settings.nodes.admin_comment:
         operations += note_operations(managed, decision, {**ineligible, **deferred})
     if mode is not Mode.ADVISE:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from slurmsched.knowledge import Knowledge
 from slurmsched.model import Hold, Job, SchedulerState, Verb
 from slurmsched.rounds.priorities import nice_operations
-from tests.builders import job, node
+from slurmsched.rounds.round import run_round
+from slurmsched.settings.definition import ManageSettings, Mode, PolicySettings, RoundSettings, Settings
+from tests.builders import job, node, snapshot
 from tests.ideal_cluster import IdealCluster
-from tests.prescribing import decision
+from tests.prescribing import Anyone, decision
 
 
 def queue(*priorities: int) -> list[Job]:
@@ -73,3 +76,19 @@ def test_held_and_running_jobs_are_left_alone() -> None:
     jobs = [job(1, hold=Hold.USER), job(2, priority=5), job(3, priority=6)]
     _, cluster = ranked(jobs)
     assert {(operation.verb, operation.subject) for operation in cluster.executed} == {(Verb.PRIORITIZE, "2")}
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        pytest.param(PolicySettings(), "unified", id="a policy with an order of its own"),
+        pytest.param(PolicySettings(system="synergy", order="srtf"), "srtf", id="one that reads the setting"),
+    ],
+)
+def test_who_asks_why_is_told_the_order_that_was_followed(policy: PolicySettings, order: str) -> None:
+    managed = ManageSettings(partitions=("gpu",), opt_in=False)
+    settings = Settings(rounds=RoundSettings(mode=Mode.PRIORITIZE), policy=policy, manage=managed)
+    first, second = job(1, 8, priority=5, submit_time=1.0), job(2, 8, priority=9, submit_time=2.0)
+    result = run_round(snapshot([node()], [first, second]), SchedulerState(), settings, Knowledge(), Anyone())
+    (operation,) = result.plan.operations
+    assert operation.reason.sentence == f"is number 1 in {order} order"
