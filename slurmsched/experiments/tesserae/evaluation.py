@@ -140,6 +140,10 @@ _BASIC_NOTE: Final = (
     "Against the text's placement with names as they fall, which is the rule of figure 1, but not that of Gavel's code,"
     " with which the paper says that it compares. " + _INPUTS_NOTE
 )
+_OTHER_ORDER_NOTE: Final = (
+    "Not held: the paper has one figure and does not say by which order; by this one jobs that are named as they fall"
+    " move more, so that the text's placement saves more than the paper's 36 %. " + _BASIC_NOTE
+)
 _GAVEL_RULE_NOTE: Final = (
     "This is the paper's comparison. Not held: against the rule of Gavel's released code, by which workers are kept"
     " where they are free and a pair only as the same pair, the text's algorithm hardly moves less. " + _INPUTS_NOTE
@@ -219,10 +223,9 @@ def _migration_rows(results: EvaluationResults, base: EvaluationConfig, order: s
     )
     metric = f"{order}moves, ours over Gavel's rule"
     yield FigureRow(metric, "x", own / kept, None, bound=Bound.AT_MOST, note=_OURS_NOTE, limit=_PUBLISHED_MOVES)
-    # Under Gavel's order the basic rule moves more than the paper's, so that only less is asked there.
-    bound, limit = (Bound.EQUAL, None) if order != "gavel: " else (Bound.AT_MOST, _PUBLISHED_MOVES)
+    bound, note = (Bound.INFORMATIVE, _OTHER_ORDER_NOTE) if order else (Bound.EQUAL, _BASIC_NOTE)
     metric = f"{order}moves, text over no names"
-    yield FigureRow(metric, "x", text / unnamed, _PUBLISHED_MOVES, None, _TOLERANCE, bound, _BASIC_NOTE, limit, True)
+    yield FigureRow(metric, "x", text / unnamed, _PUBLISHED_MOVES, None, _TOLERANCE, bound, note, chosen_after=True)
     metric = f"{order}moves, ours over no names"
     yield FigureRow(metric, "x", own / unnamed, None, bound=Bound.AT_MOST, note=_OURS_NOTE, limit=_PUBLISHED_MOVES)
 
