@@ -10,7 +10,7 @@ is given time as long as Slurm's reason is one that time may remove, and undone 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import Final
@@ -65,6 +65,14 @@ class FinishedOperation:
 
     result: Result
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Prospects:
+    """Which operations can never be done, as far as that was asked, if starts still need the jobs in `served` gone."""
+
+    served: frozenset[JobId]
+    hopeless: dict[int, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,35 +135,50 @@ class PlanProgress:
 
     def is_hopeless(self, index: int) -> bool:
         """Whether it can never be done: it is not permitted, a dependency failed, or no start needs it any more."""
-        operation = self.plan.operations[index]
+        return self._is_hopeless(index, self._prospects)
+
+    def _is_hopeless(self, index: int, given: _Prospects) -> bool:
+        if index not in given.hopeless:
+            given.hopeless[index] = True  # starts that wait for each other never happen
+            given.hopeless[index] = self._finds_hopeless(index, given)
+        return given.hopeless[index]
+
+    def _finds_hopeless(self, index: int, given: _Prospects) -> bool:
+        operation, before = self.plan.operations[index], self._structure.dependencies[index]
         if not operation.permitted:
             return True
-        if not self._gives_back(index) and any(self._blocks_dependents(i) for i in self._structure.dependencies[index]):
+        if not self._gives_back(index) and any(self._blocks_dependents(i, given) for i in before):
             return True
         if operation.verb is Verb.NOTIFY and operation.subject not in self.requeues:
             return not self._runs(operation.subject)  # it is requeued in a later round
         if operation.verb in _PREEMPTING:
-            return not self._serves(operation.subject) or not self._runs(operation.subject)
+            return operation.subject not in given.served or not self._runs(operation.subject)
         if operation.verb is Verb.RELEASE:
-            return not self._still_wanted(index)
+            return not self._still_wanted(index, given)
         return False
 
-    def _serves(self, job_id: JobId) -> bool:
-        """Whether a start that can still happen needs the job gone.
-
-        One that also waits for the job to run again cannot happen without the job's own start: while that is in
-        question it counts for nothing; unless the job moves for that start alone, so that it is what is in question.
-        """
-        if job_id in self._in_question:
-            return self._structure.only_makes_room(job_id)
-        self._in_question.add(job_id)
-        serves = any(self._still_wanted(index) for index in self._structure.beneficiaries.get(job_id, ()))
-        self._in_question.remove(job_id)
-        return serves
-
     @cached_property
-    def _in_question(self) -> set[JobId]:
-        return set()
+    def _prospects(self) -> _Prospects:
+        """What can still happen.
+
+        A start that also waits for a job to run again cannot happen without the job's own start, which cannot happen
+        before the job has left: the job is served only if that follows from something else. But one that moves for
+        another start alone is served unless something else speaks against it: it is no obstacle to that start.
+        """
+        room = {job for job in self._structure.beneficiaries if self._structure.only_makes_room(job)}
+        while True:
+            given = _Prospects(frozenset(room))
+            while (served := self._served(given) | room) != given.served:
+                given = _Prospects(frozenset(served))
+            stays = room & self._served(given)
+            if stays == room:
+                return given
+            room = stays
+
+    def _served(self, given: _Prospects) -> set[JobId]:
+        """The jobs that a start needs gone which can still happen if those in `given` are."""
+        beneficiaries = self._structure.beneficiaries.items()
+        return {job for job, starts in beneficiaries if any(self._still_wanted(index, given) for index in starts)}
 
     @property
     def starts(self) -> Mapping[JobId, int]:
@@ -244,9 +267,9 @@ class PlanProgress:
     def _went_wrong(self, index: int) -> bool:
         return not self.plan.operations[index].permitted or (index in self.done and not self.succeeded(index))
 
-    def _blocks_dependents(self, index: int) -> bool:
+    def _blocks_dependents(self, index: int, given: _Prospects) -> bool:
         """Whether the operations that depend on it can never be done."""
-        return self._went_wrong(index) or (index not in self.done and self.is_hopeless(index))
+        return self._went_wrong(index) or (index not in self.done and self._is_hopeless(index, given))
 
     def _could_not_be_requeued(self, job_id: JobId) -> bool:
         """Whether the job keeps its resources because it could not be requeued.
@@ -260,7 +283,7 @@ class PlanProgress:
             return False
         return self._went_wrong(index) or any(self._went_wrong(i) for i in self._structure.dependencies[index])
 
-    def _still_wanted(self, index: int) -> bool:
+    def _still_wanted(self, index: int, given: _Prospects) -> bool:
         """Whether this start can still happen: its job is pending or moves, and its owner has not held it since; its
         nodes are up, its victims can leave."""
         operation = self.plan.operations[index]
@@ -275,7 +298,7 @@ class PlanProgress:
         if any(self._could_not_be_requeued(other) for other in operation.gone):
             return False
         restarts = (self.starts[other] for other in operation.standing if self._job(other) is not None)
-        if any(self._blocks_dependents(restart) for restart in restarts):
+        if any(self._blocks_dependents(restart, given) for restart in restarts):
             return False
         nodes = (self.snapshot.nodes_by_name.get(name) for name in self._structure.nodes_of[job.id])
         return all(node is not None and node.state is NodeState.UP for node in nodes)

@@ -354,6 +354,19 @@ def test_who_only_makes_room_moves_while_a_newcomer_needs_it(
     assert [index for index in ready_operations(moved, {}, at_hand, NOW) if index != 1] == expected
 
 
+@pytest.mark.parametrize("movers", [1, 2, 40])
+@pytest.mark.parametrize("newcomer", [pytest.param(True, id="for a gang"), pytest.param(False, id="it was cancelled")])
+def test_any_number_of_jobs_make_room_for_a_gang_that_waits_until_all_run_again(movers: int, newcomer: bool) -> None:
+    room, names = Reason(ReasonCode.MAKES_ROOM), [str(number) for number in range(3, 3 + movers)]
+    requeues = [Operation(Verb.REQUEUE, name, room, LEASE, "requeued") for name in names]
+    restarts = [Operation(Verb.RELEASE, name, WHY, "requeued", "none", gone=(name,)) for name in names]
+    gang = Operation(Verb.RELEASE, "2", WHY, "admin", "none", gone=tuple(names), standing=tuple(names))
+    run = [job(int(name), gpus=1, cpus=1, on=[share("n1", 1)]) for name in names]
+    seen = cluster(*run, *([NEW] if newcomer else []))
+    expected = tuple(range(movers)) if newcomer else ()
+    assert ready_operations(Plan((*requeues, *restarts, gang)), {}, seen, NOW) == expected
+
+
 IN_TURN = Plan(
     (
         Operation(Verb.RELEASE, "1", WHY, "admin", "none"),
