@@ -44,6 +44,7 @@ from slurmsched.settings.definition import (
     HookSettings,
     ManageSettings,
     Mode,
+    PolicySettings,
     RoundSettings,
     Settings,
     StorageSettings,
@@ -58,6 +59,7 @@ _RESTART: Final = 30.0
 _QUIET: Final = 2 * _HOUR
 """Seconds without new faults or jobs before the daemon is stopped."""
 _LONGEST_STALE: Final = 900.0
+_DEFAULT_POLICY: Final = PolicySettings().system
 _KEPT_ENDS: Final = 2 * _DAY
 """Seconds for which the simulated cluster remembers ended runs: its own memory is not measured."""
 
@@ -69,7 +71,7 @@ class SoakOptions:
 
     days: float = 30.0
     seed: int = 1
-    policy: str = "synergy"
+    policy: str = _DEFAULT_POLICY
     keep_days: int = 7
     period: float = 300.0
     load: float = 0.7
