@@ -201,14 +201,14 @@ def promise_row(scenario: SiteScenario, policy: str, promise: SitePromise, figur
     return PromiseRow(
         metric=f"{policy}, {scenario.name}: {promise}",
         unit=asked.unit,
-        measured=_worst(asked, limit, figures),
+        measured=float(_worst(asked, limit, figures)),  # of numpy's, verdicts would be no JSON
         tolerance=asked.tolerance,
         bound=asked.bound if source and not stated else Bound.INFORMATIVE,
         note=stated or source or "",
         policy=policy,
         scenario=scenario.name,
         promise=str(promise),
-        mean=sum(figures) / len(figures),
+        mean=float(sum(figures) / len(figures)),
         limit=limit,
     )
 

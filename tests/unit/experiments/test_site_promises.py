@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -274,6 +275,12 @@ def test_a_row_has_the_worst_seed_and_the_mean(
 
 def test_a_figure_that_is_no_number_is_a_miss() -> None:
     assert not promise_row(EQUAL_JOBS, "gandiva-fair", SitePromise.SHARE, (1.0, float("nan"))).ok
+
+
+@pytest.mark.parametrize("promise", [SitePromise.SHARE, SitePromise.MOST_SHARE, SitePromise.START])
+def test_a_row_of_numpys_numbers_is_json(promise: SitePromise) -> None:
+    row = promise_row(EQUAL_JOBS, "gandiva-fair", promise, [np.float64(1.0), np.float64(1.25)])
+    assert json.loads(json.dumps([row.ok, row.measured, row.mean])) == [row.ok, row.measured, 1.125]
 
 
 def site(*jobs: SiteJob, cluster: str = "v100:1x1", known: Knowledge | None = None) -> SiteScenario:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurmsched.backends.protocol import Identity, Privilege
@@ -187,7 +187,22 @@ def full_clusters(draw: st.DrawFn) -> tuple[list[Node], list[Job]]:
     return nodes, jobs
 
 
+THREE_MOVES = (
+    [node("v0", 2, "v100"), node("v1", 2, "v100"), node("v2", 2, "v100"), node("p3", 2, "p100"), node("k4", 2, "k80")],
+    [
+        runs(1, "partly", "v0", length="1h", gpus=2),
+        runs(2, "steep", "v1", length="2h", gpus=2),
+        runs(3, "steep", "v2", length="1h"),
+        runs(4, "middle", "p3", length="1h"),
+        runs(5, "steep", "p3", length="2h"),
+        runs(6, "steep", "k4", length="7h"),
+    ],
+)
+"""Job 5 gets an idle V100, gives it to job 6, which gains more by it, and then gets the P100 that it had."""
+
+
 @given(full_clusters())
+@example(THREE_MOVES)
 def test_exchanges_come_to_an_end(drawn: tuple[list[Node], list[Job]]) -> None:
     """However often the same jobs are decided again, without any guard between."""
     nodes, jobs = drawn
@@ -200,4 +215,4 @@ def test_exchanges_come_to_an_end(drawn: tuple[list[Node], list[Job]]) -> None:
             break
         jobs = on_own_devices([replace(one, allocations=decision.targets[one.id].allocations) for one in jobs])
     assert not decision.victims
-    assert max(moves.values(), default=0) <= 2
+    assert max(moves.values(), default=0) <= 3
