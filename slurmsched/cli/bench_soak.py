@@ -20,7 +20,6 @@ from slurmsched.cli.output import (
 from slurmsched.cli.parameters import complete_policies
 from slurmsched.endurance.soak import SoakError, SoakOptions, run_soak
 from slurmsched.report.soak import soak_page, soak_view
-from slurmsched.settings.definition import PolicySettings
 
 
 @click.command()
@@ -29,7 +28,7 @@ from slurmsched.settings.definition import PolicySettings
 )
 @click.option("--seed", type=int, default=1, show_default=True, metavar="S", help="Seed of jobs and faults.")
 @click.option(
-    "--policy", metavar="NAME", default=PolicySettings().system, show_default=True, shell_complete=complete_policies,
+    "--policy", metavar="NAME", default=SoakOptions().policy, show_default=True, shell_complete=complete_policies,
     help="The policy of the rounds.",
 )  # fmt: skip
 @click.option(

@@ -229,8 +229,8 @@ def generate_workload(
     gpu_counts = [
         min(int(count), len(node.gpus)) for count, node in zip(random.choice(_GPU_COUNTS, jobs), job_nodes, strict=True)
     ]
-    seconds = np.exp(random.uniform(np.log(SHORTEST), np.log(LONGEST), jobs)) * (period / USUAL_ROUND)
-    seconds = seconds.round(1)
+    usual = np.exp(random.uniform(np.log(SHORTEST), np.log(LONGEST), jobs))
+    seconds = (usual * (period / USUAL_ROUND)).round(1)
     models = random.choice(MODELS, jobs)
     rate = load * sum(len(node.gpus) for node in gpu_nodes) / float(np.mean(np.multiply(gpu_counts, seconds)))
     arrivals = np.cumsum(random.exponential(1 / rate, jobs)).round(1)

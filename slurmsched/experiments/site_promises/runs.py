@@ -196,19 +196,20 @@ def _figure(promise: SitePromise, case: SiteCase, runs: Mapping[SiteCase, SiteRu
 
 def promise_row(scenario: SiteScenario, policy: str, promise: SitePromise, figures: Sequence[float]) -> PromiseRow:
     """Returns the row of a promise: the worst of the seeds' figures and their mean, held if the policy promises it."""
+    figures = tuple(map(float, figures))  # of numpy's numbers, verdicts would be no JSON
     asked, source, stated = ASKED[promise], PROMISED[policy].get(promise), scenario.stated.get(promise, "")
     limit = scenario.starts_within(policy) / HOUR if asked.limit is None else asked.limit
     return PromiseRow(
         metric=f"{policy}, {scenario.name}: {promise}",
         unit=asked.unit,
-        measured=float(_worst(asked, limit, figures)),  # of numpy's, verdicts would be no JSON
+        measured=_worst(asked, limit, figures),
         tolerance=asked.tolerance,
         bound=asked.bound if source and not stated else Bound.INFORMATIVE,
         note=stated or source or "",
         policy=policy,
         scenario=scenario.name,
         promise=str(promise),
-        mean=float(sum(figures) / len(figures)),
+        mean=sum(figures) / len(figures),
         limit=limit,
     )
 
