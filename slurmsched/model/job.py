@@ -153,6 +153,11 @@ class Job:
         object.__setattr__(copy, "run_time", run_time)
         return copy
 
+    def is_queued(self, now: float) -> bool:
+        """Whether it waits, and neither a hold nor a dependency nor a begin time keeps Slurm from starting it."""
+        eligible = self.eligible_time is None or self.eligible_time <= now
+        return self.state is JobState.PENDING and self.hold is Hold.NONE and eligible and not self.dependency
+
     @property
     def lasting(self) -> tuple[object, ...]:
         """All that is known of it but its run time, which changes at every poll while it runs."""

@@ -148,5 +148,10 @@ class Snapshot:
         shards = max((gpu.shards for gpu in node.gpus), default=0) if node else 0
         return allocation.shards / shards if shards else 0.0
 
+    def priority_tier(self, job: Job) -> int:
+        """The highest PriorityTier of the job's partitions; 0 where none of them is known."""
+        known = (self.partitions_by_name.get(name) for name in job.partitions)
+        return max((partition.priority_tier for partition in known if partition is not None), default=0)
+
     def jobs_in_state(self, *states: JobState) -> Iterator[Job]:
         return (job for job in self.jobs if job.state in states)

@@ -52,6 +52,12 @@ def decode_state(form: type[T], raw: object) -> T:
     return form(**values)
 
 
+def with_part(state: Mapping[str, object], key: str, part: Any | None) -> dict[str, object]:
+    """Return a policy's state in which this part, a dataclass, stands under the key; nothing does where it is None."""
+    rest = {name: value for name, value in state.items() if name != key}
+    return rest if part is None else {**rest, key: encode_state(part)}
+
+
 def _decode_field(raw: Any, hint: Any, *, columns: bool) -> Any:
     """Return the value of one field, entry by entry where it is a mapping or a tuple of any length."""
     arguments = get_args(hint)

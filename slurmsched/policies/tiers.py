@@ -34,7 +34,7 @@ class Tiers:
             return cls()
         named = {job.id: [name for name in job.partitions if name in known] for job in situation.jobs}
         rivals = _rivals(known.values(), set(map(tuple, named.values())))
-        tiers = {job: max(known[name].priority_tier for name in names) for job, names in named.items() if names}
+        tiers = {job.id: situation.snapshot.priority_tier(job) for job in situation.jobs if named[job.id]}
         rivals_of = {job: rivals[named[job][0]] for job in tiers}
         seen = defaultdict[str, set[int]](set)
         for job, tier in tiers.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from slurmsched.model import Hold, Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
+from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.policies import changes_types, settings_problems, takes_turns
 from slurmsched.policies.stages import RUN_OVER_RESTART, Situation
@@ -108,9 +108,8 @@ def contested_jobs(
 
 def _starts_if_room(job: Job, now: float) -> bool:
     """Whether Slurm starts this job as soon as some GPUs are free."""
-    waits = job.hold is Hold.NONE and not job.dependency and job.reason in _WAITS_FOR_ROOM
-    due = job.eligible_time is None or job.eligible_time <= now
-    return waits and due and bool(job.original_request.gpus or job.original_request.shards)
+    waits = job.is_queued(now) and job.reason in _WAITS_FOR_ROOM
+    return waits and bool(job.original_request.gpus or job.original_request.shards)
 
 
 _LASTING: Final = frozenset(
@@ -207,7 +206,8 @@ def settings_contradictions(settings: Settings, given: Collection[str] = ()) -> 
     orders, also where the order is the default.
     """
     changed = {row.name for row in setting_rows(LoadedSettings(settings)) if row.value != row.default}
-    changed |= {"policy.order"} & set(given) if "policy.system" not in given else set()
+    if "policy.system" not in given:
+        changed |= {"policy.order"} & set(given)
     policy = settings.policy
     return (
         *_timing_problems(settings, changed),

@@ -10,21 +10,18 @@ would then not start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
 from slurmsched.arrays import Mask
-from slurmsched.model import Hold, Job, JobId, JobState, Reason, ReasonCode
+from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.model.reasons import time_of_day
 from slurmsched.policies.admit.promise import promise_of
 from slurmsched.policies.cluster.demand import ResourceDemand
 from slurmsched.policies.session import Session
-from slurmsched.policies.state import decode_state, encode_state
-
-_LEAVING: Final = ""
-"""Stands for all jobs that leave their nodes for others."""
+from slurmsched.policies.state import decode_state, with_part
 
 _STATE_KEY: Final = "overtaken"
 
@@ -42,8 +39,7 @@ class OvertakenJobs:
 
     def in_state(self, state: Mapping[str, object]) -> dict[str, object]:
         """Return the policy's state with these jobs."""
-        rest = {key: value for key, value in state.items() if key != _STATE_KEY}
-        return {**rest, _STATE_KEY: encode_state(self)} if self.by else rest
+        return with_part(state, _STATE_KEY, self if self.by else None)
 
 
 def overtaken_jobs(session: Session) -> tuple[dict[JobId, Reason], OvertakenJobs]:
@@ -59,7 +55,7 @@ def overtaken_jobs(session: Session) -> tuple[dict[JobId, Reason], OvertakenJobs
     }
     overtakers, reasons = _Overtakers(session, waiting), dict[JobId, Reason]()
     for job in waiting if overtakers.running or (by and overtakers.waiting) else ():
-        if overtakers.could_use(job, _LEAVING):
+        if overtakers.would_take_what_others_leave(job):
             continue
         later = overtakers.take_running(job)
         if later is not None:
@@ -77,7 +73,8 @@ class _Overtakers:
     def __init__(self, session: Session, overtaken: Sequence[Job]) -> None:
         self._session, self._promise = session, promise_of(session)
         snapshot, starting = session.situation.snapshot, session.situation.starting
-        self._partitions = snapshot.partitions_by_name
+        self._of_partitions = dict[tuple[str, ...], frozenset[str]]()
+        self._leaving = session.situation.freeing.union(*(session.jobs[victim].nodes for victim in session.victims))
         since = min((job.submit_time for job in overtaken), default=inf)
         in_the_way = self._promise.waits_for if self._promise else ()
         others = [
@@ -86,14 +83,11 @@ class _Overtakers:
             if job.id not in session.jobs and job.submit_time > since and (job.gpus or job.id in in_the_way)
         ]
         others.sort(key=lambda job: -job.submit_time)
-        theirs = self._nodes_of({name for job in overtaken for name in job.partitions})
+        theirs = self._nodes_of(tuple({name for job in overtaken for name in job.partitions}))
         self.running = [job for job in others if job.state is JobState.RUNNING and not theirs.isdisjoint(job.nodes)]
-        self.waiting = [job for job in others if job.id not in starting and _waits_in_queue(job, snapshot.time)]
-        self._nodes = {job.id: frozenset(job.nodes) for job in self.running}
-        self._nodes |= {job.id: self._nodes_of(job.partitions) for job in self.waiting}
-        self._nodes[_LEAVING] = _freeing_nodes(session)
-        self._pools = dict[JobId, Mask]()
-        self._usable = dict[tuple[ResourceDemand, JobId], bool]()
+        self.waiting = [job for job in others if job.id not in starting and job.is_queued(snapshot.time)]
+        self._pools = dict[frozenset[str], Mask]()
+        self._usable = dict[tuple[ResourceDemand, frozenset[str]], bool]()
 
     def take_running(self, job: Job) -> Job | None:
         """Return one that overtook the job, and count it for no other job; None if none did."""
@@ -103,15 +97,19 @@ class _Overtakers:
         """Return one that would overtake the job if that were held, and count it for no other; None if none would."""
         return _take_first(self.waiting, lambda other: self._overtook(other, job), job.submit_time)
 
-    def could_use(self, job: Job, other: JobId) -> bool:
-        """Whether the job could be placed on a node of the other one."""
+    def would_take_what_others_leave(self, job: Job) -> bool:
+        """Whether running jobs leave nodes in this round, or since an earlier one, that the job could use."""
+        return self._could_use(job, self._leaving)
+
+    def _could_use(self, job: Job, nodes: frozenset[str]) -> bool:
+        """Whether the job could be placed on one of these nodes."""
         demand = self._session.demands.of(job)
-        key = demand, other
+        key = demand, nodes
         if key not in self._usable:
-            if other not in self._pools:
-                self._pools[other] = self._session.pools.on_nodes(self._nodes[other])
+            if nodes not in self._pools:
+                self._pools[nodes] = self._session.pools.on_nodes(nodes)
             candidates = (*demand.single_node, *demand.multi_node)
-            self._usable[key] = any(bool((pools.mask & self._pools[other]).any()) for pools in candidates)
+            self._usable[key] = any(bool((pools.mask & self._pools[nodes]).any()) for pools in candidates)
         return self._usable[key]
 
     def promised_start(self, job: Job) -> str:
@@ -127,23 +125,18 @@ class _Overtakers:
         has started, or is in the way of its promised start."""
         promise = self._promise
         in_the_way = promise is not None and promise.job == job.id and other.id in promise.waits_for
-        if not (other.gpus or in_the_way) or self._tier(other) > self._tier(job):
+        tier = self._session.situation.snapshot.priority_tier  # within a tier, Slurm's queue is one for all partitions
+        if not (other.gpus or in_the_way) or tier(other) > tier(job):
             return False
-        return self.could_use(job, other.id)
+        waits = other.state is JobState.PENDING
+        return self._could_use(job, self._nodes_of(other.partitions) if waits else frozenset(other.nodes))
 
-    def _nodes_of(self, partitions: Iterable[str]) -> frozenset[str]:
-        return frozenset().union(*(self._partitions[name].nodes for name in partitions if name in self._partitions))
-
-    def _tier(self, job: Job) -> int:
-        """Return the highest PriorityTier of the job's partitions: within a tier, Slurm's queue is one for all."""
-        known = (self._partitions.get(name) for name in job.partitions)
-        return max((partition.priority_tier for partition in known if partition is not None), default=0)
-
-
-def _waits_in_queue(job: Job, now: float) -> bool:
-    """Whether Slurm may start the job as soon as it fits."""
-    eligible = job.eligible_time is None or job.eligible_time <= now
-    return job.state is JobState.PENDING and job.hold is Hold.NONE and eligible and not job.dependency
+    def _nodes_of(self, partitions: tuple[str, ...]) -> frozenset[str]:
+        if partitions not in self._of_partitions:
+            known = self._session.situation.snapshot.partitions_by_name
+            nodes = (known[name].nodes for name in partitions if name in known)
+            self._of_partitions[partitions] = frozenset().union(*nodes)
+        return self._of_partitions[partitions]
 
 
 def _take_first(others: list[Job], found: Callable[[Job], bool], since: float) -> Job | None:
@@ -154,8 +147,3 @@ def _take_first(others: list[Job], found: Callable[[Job], bool], since: float) -
         if found(other):
             return others.pop(at)
     return None
-
-
-def _freeing_nodes(session: Session) -> frozenset[str]:
-    """The nodes that running jobs leave in this round, or since an earlier one."""
-    return session.situation.freeing.union(*(session.jobs[victim].nodes for victim in session.victims))

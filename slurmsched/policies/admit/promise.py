@@ -31,7 +31,7 @@ from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import closed_nodes
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.session import PromisedStart, Session
-from slurmsched.policies.state import decode_state, encode_state
+from slurmsched.policies.state import decode_state, with_part
 
 LONG_WAIT: Final = 6
 """Rounds after which nodes are drained for a job: they may stay idle for as long as nobody knows."""
@@ -58,8 +58,7 @@ class KeptPromise:
 
     def in_state(self, state: Mapping[str, object]) -> dict[str, object]:
         """Return the policy's state with this promise."""
-        rest = {key: value for key, value in state.items() if key != _STATE_KEY}
-        return {**rest, _STATE_KEY: encode_state(self)} if self.job else rest
+        return with_part(state, _STATE_KEY, self if self.job else None)
 
 
 @dataclass(frozen=True, slots=True)
