@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -150,8 +150,16 @@ class Snapshot:
 
     def priority_tier(self, job: Job) -> int:
         """The highest PriorityTier of the job's partitions; 0 where none of them is known."""
-        known = (self.partitions_by_name.get(name) for name in job.partitions)
-        return max((partition.priority_tier for partition in known if partition is not None), default=0)
+        return max((partition.priority_tier for partition in self.partitions_of(job)), default=0)
+
+    def partitions_of(self, job: Job) -> tuple[Partition, ...]:
+        """Returns those of the job's partitions that are known."""
+        return tuple(self.partitions_by_name[name] for name in job.partitions if name in self.partitions_by_name)
+
+    def nodes_in(self, names: Iterable[str]) -> frozenset[str]:
+        """Returns the nodes of the partitions of these names."""
+        known = (self.partitions_by_name[name] for name in names if name in self.partitions_by_name)
+        return frozenset().union(*(partition.nodes for partition in known))
 
     def jobs_in_state(self, *states: JobState) -> Iterator[Job]:
         return (job for job in self.jobs if job.state in states)

@@ -341,7 +341,7 @@ def _who(row: AssociationLimits) -> str:
 
 def _partition_cap(job: Job, snapshot: Snapshot) -> ResourceCap | None:
     """The most that the job's partitions let a job have; None if they do not limit it."""
-    known = [snapshot.partitions_by_name[name] for name in job.partitions if name in snapshot.partitions_by_name]
+    known = snapshot.partitions_of(job)
     cap = ResourceCap(
         None,
         None,

@@ -268,8 +268,7 @@ def _exempt_time(job: Job, context: GuardContext) -> Reason | None:
 
 
 def _exempt_seconds(job: Job, context: GuardContext) -> float:
-    partitions = (context.snapshot.partitions_by_name.get(name) for name in job.partitions)
-    return max((partition.preempt_exempt_time for partition in partitions if partition), default=0)
+    return max((partition.preempt_exempt_time for partition in context.snapshot.partitions_of(job)), default=0)
 
 
 def _moves_spent(job: Job, context: GuardContext) -> Reason | None:

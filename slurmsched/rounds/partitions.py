@@ -36,10 +36,9 @@ def _allows_time(partition: Partition, job: Job) -> bool:
 def jobs_left_to_slurm(snapshot: Snapshot, totals: Mapping[str, PartitionTotals]) -> dict[JobId, Reason]:
     """The jobs that are left to Slurm because of one of their partitions, their QOS or a reservation, each with the
     reason. `totals` are those of the partitions."""
-    known, left, by_reservation = snapshot.partitions_by_name, dict[JobId, Reason](), _by_their_reservations(snapshot)
+    left, by_reservation = dict[JobId, Reason](), _by_their_reservations(snapshot)
     for job in snapshot.jobs:
-        named = [known[name] for name in job.partitions if name in known]
-        why = by_reservation.get(job.id) or next(_reasons(job, named, snapshot, totals), "")
+        why = by_reservation.get(job.id) or next(_reasons(job, snapshot.partitions_of(job), snapshot, totals), "")
         if why:
             left[job.id] = Reason(ReasonCode.UNMANAGED, {"why": why})
     return left

@@ -133,9 +133,7 @@ class _Overtakers:
 
     def _nodes_of(self, partitions: tuple[str, ...]) -> frozenset[str]:
         if partitions not in self._of_partitions:
-            known = self._session.situation.snapshot.partitions_by_name
-            nodes = (known[name].nodes for name in partitions if name in known)
-            self._of_partitions[partitions] = frozenset().union(*nodes)
+            self._of_partitions[partitions] = self._session.situation.snapshot.nodes_in(partitions)
         return self._of_partitions[partitions]
 
 

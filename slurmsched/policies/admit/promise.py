@@ -30,6 +30,7 @@ from slurmsched.policies.admit.allocate import FailedRequestCache
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import closed_nodes
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
+from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import PromisedStart, Session
 from slurmsched.policies.state import decode_state, with_part
 
@@ -252,7 +253,7 @@ class Promises:
             beside,
             binding=self._outlasting.isdisjoint(end.job for end in needed)
             and (not isinf(start) or (_is_drained_for(job, needed) and self._drains and self._has_waited_long(job))),
-            certain=all(end.certain for end in needed) and not _may_be_overtaken(session, job),
+            certain=all(end.certain for end in needed) and not self._may_be_overtaken(placement),
         )
 
     def _never_fits(self, job: Job, among: Mask | None) -> bool:
@@ -261,6 +262,17 @@ class Promises:
         if self._once_all_left is None:
             self._once_all_left = _released(self._session.free_at_minimum.copy(), self._ends_for(job))
         return not self._session.has_room(job, self._once_all_left, among)
+
+    def _may_be_overtaken(self, placement: Placement) -> bool:
+        """Whether Slurm may start a job that is not managed on one of these nodes first."""
+        return any(self._session.pools.node(pool).name in self._awaited_by_others for pool in placement.pools)
+
+    @cached_property
+    def _awaited_by_others(self) -> frozenset[str]:
+        """The nodes of the partitions that jobs wait for which are neither managed nor about to start."""
+        snapshot, known = self._session.situation.snapshot, self._session.jobs.keys() | self._session.situation.starting
+        others = (job for job in snapshot.jobs_in_state(JobState.PENDING) if job.id not in known)
+        return snapshot.nodes_in({name for job in others if job.hold is Hold.NONE for name in job.partitions})
 
     def _fits_but_for_promise(self, job: Job) -> bool:
         session, demand = self._session, self._session.demands.of(job)
@@ -306,17 +318,6 @@ def _may_be_promised(session: Session, job: Job) -> bool:
         return False
     placed = (*session.running, *session.placements) if job.copy_of else ()
     return all(session.jobs[other].copy_of != job.copy_of for other in placed)
-
-
-def _may_be_overtaken(session: Session, job: Job) -> bool:
-    """Whether jobs that are not managed wait for the same partitions: Slurm may start them first."""
-    others = session.situation.snapshot.jobs_in_state(JobState.PENDING)
-    return any(
-        other.id not in session.jobs
-        and other.hold is Hold.NONE
-        and not set(other.partitions).isdisjoint(job.partitions)
-        for other in others
-    )
 
 
 def _waits_for_moves(session: Session, job: Job) -> bool:

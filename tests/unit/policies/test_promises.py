@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from slurmsched.model import Decision, ExpectedLength, Job, NodeState, ReasonCode, Request, Reservation
+from slurmsched.model import Decision, ExpectedLength, Hold, Job, NodeState, ReasonCode, Request, Reservation
 from slurmsched.model.reasons import shorter_limit
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
@@ -171,6 +172,28 @@ def test_it_is_told_when_it_starts(jobs: list[Job], code: ReasonCode, words: str
     waits = decided("synergy", "fifo", *jobs).waiting["2"]
     assert waits.code is code
     assert words in waits.sentence
+
+
+@pytest.mark.parametrize(
+    ("other", "certain"),
+    [
+        pytest.param({"partitions": ("debug",)}, False, id="it waits for another partition with that node"),
+        pytest.param({"partitions": ("else", "debug")}, False, id="for several, one of which has that node"),
+        pytest.param({"partitions": ("else",)}, True, id="for one with other nodes"),
+        pytest.param({"partitions": ("debug",), "hold": Hold.USER}, True, id="it is held"),
+    ],
+)
+def test_a_start_is_certain_only_where_slurm_starts_no_job_that_is_not_managed_on_its_nodes(
+    other: dict[str, Any], certain: bool
+) -> None:
+    ours = [running(1, range(6), 2), wide()]
+    machines = [node(partitions=frozenset({"gpu", "debug"})), node("n2", 2, partitions=frozenset({"else"}))]
+    asked = situation(machines, [*ours, job(9, **other)], managed=ours, max_moves=0, non_preemptible={"1": None})
+    decision = policy("synergy", "fifo").decide(asked)
+    assert decision.promise is not None
+    assert (decision.promise.start, decision.promise.certain) == (NOW + 2 * HOUR, certain)
+    code = ReasonCode.PROMISED_START if certain else ReasonCode.EXPECTED_START
+    assert decision.waiting["2"].code is code
 
 
 def test_it_stays_promised_while_a_node_shows_as_used_what_no_job_has_any_more() -> None:
