@@ -10,9 +10,9 @@ import numpy as np
 
 from slurmsched.arrays import Ints
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Job, JobId, Request, Snapshot
+from slurmsched.model import Job, JobId, Snapshot
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.cluster.demand import DemandCache, DemandClasses, DemandLevel, ResourceDemand
+from slurmsched.policies.cluster.demand import DemandCache, DemandClass, DemandClasses, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility, parse_constraint
 from slurmsched.policies.cluster.gang import Gang, leaves_node_count
 from slurmsched.policies.cluster.resources import FreeResources, Pools
@@ -41,7 +41,7 @@ class EmptyCluster:
         self._eligibility = Eligibility(pools, snapshot, nodes, ever=True)
         self._demands = DemandCache(pools, self._eligibility, knowledge, sizing, gpu_types=gpu_types, classes=classes)
         self._answers: dict[ResourceDemand, str] = {}
-        self._choices: dict[tuple[Request, tuple[str, ...]], str] = {}
+        self._choices: dict[DemandClass, str] = {}
         self._mixes = not bool(pools.on_single_type_node.all())
 
     def unmet_demand(self, job: Job) -> str:
@@ -86,10 +86,10 @@ class EmptyCluster:
         divides = request.gpus > 1 and leaves_node_count(request) and request.max_nodes is None
         if not divides and (not self._mixes or request.gpu_type or not (request.shards or request.gpus)):
             return ""
-        key = request, job.partitions
-        if key not in self._choices:
-            self._choices[key] = self._choice_of_slurm(job)
-        return self._choices[key]
+        alike = self._demands.classes.of(job)
+        if alike not in self._choices:
+            self._choices[alike] = self._choice_of_slurm(job)
+        return self._choices[alike]
 
     def _choice_of_slurm(self, job: Job) -> str:
         request, pools = job.original_request, self._free.pools

@@ -107,8 +107,9 @@ class Pipeline:
         if entitlement.utility and start and session.victims:
             with_evictions, worth = session.checkpoint(), entitlement.utility(session.allocations())
             session.rollback(start)
-            session.moves_left, session.may_evict = 0, False
-            self._run(session, promises)
+            if worth <= entitlement.utility(session.allocations()) or _starts_without_evictions(session):
+                session.moves_left, session.may_evict = 0, False
+                self._run(session, promises)
             if worth > entitlement.utility(session.allocations()):
                 session.rollback(with_evictions)
             else:
@@ -157,6 +158,20 @@ class Pipeline:
                 promises.passed_over(job)
         _finish(session, self.finish_steps)
         session.cancel_noop_evictions()
+
+
+def _starts_without_evictions(session: Session) -> bool:
+    """Whether a job with GPUs could start in this state; if not, a round without evictions changes nothing."""
+    if not (session.free_at_minimum.gpus > 0).any():
+        return False
+    waiting = {session.demands.of(job): job for job in session.jobs.values() if job.gpus and not job.allocations}
+    if any(session.has_room(job, session.free_at_minimum) for job in waiting.values()):
+        return True
+    for job in session.first:  # it may start on a GPU type that it is not due
+        session.demands.lift_restriction(session.jobs[job])
+    fits = any(session.has_room(session.jobs[job], session.free_at_minimum) for job in session.first)
+    session.demands.restrict_all()
+    return fits
 
 
 def _idle_due_last(entitlement: Entitlement, idle: Mapping[JobId, IdleGpus]) -> Entitlement:

@@ -473,11 +473,15 @@ def _due_gpus(situation: Situation) -> Mapping[str, float]:
     """Returns the GPUs that each user is due now by tickets: no more than all of the user's jobs ask for or hold."""
     decided = {job.id for job in situation.jobs}
     others = (job for job in situation.snapshot.jobs if job.allocations and job.id not in decided)
-    jobs = [*situation.jobs, *others]
+    first, asked = dict[tuple[str, str], Job](), defaultdict[tuple[str, str], float](float)
+    for job in chain(situation.jobs, others):
+        owner = job.account, job.user
+        first.setdefault(owner, job)
+        asked[owner] += job.gpus
+    jobs = [*first.values()]  # one for all that an owner has in an account: what they are due together is the same
     tree = build_ticket_tree(jobs, build_ticket_registry(situation.tickets, situation.snapshot.associations))
-    caps = np.array([float(job.gpus) for job in jobs])
     due = defaultdict[str, float](float)
-    shares = divide_by_tickets(tree, _worth_of_cluster(situation), caps)
+    shares = divide_by_tickets(tree, _worth_of_cluster(situation), np.array([asked[owner] for owner in first]))
     for job, gpus in zip(jobs, shares.tolist(), strict=True):
         due[job.user] += gpus
     return due

@@ -318,6 +318,25 @@ def _no_known_rates(*_: object) -> dict[str, float]:
     return {}
 
 
+def _always_tried(_: Session) -> bool:
+    """`pipeline._starts_without_evictions`: each round is run without evictions too."""
+    return True
+
+
+def _due_job_by_job(situation: Situation) -> Mapping[str, float]:
+    """`unified._due_gpus`, by what each job is due."""
+    jobs = [*situation.jobs, *(job for job in situation.snapshot.jobs if job.allocations)]
+    jobs = [*{job.id: job for job in jobs}.values()]
+    registry = tickets.build_ticket_registry(situation.tickets, situation.snapshot.associations)
+    gpus = float(sum(len(node.gpus) for node in situation.snapshot.nodes))
+    caps = np.array([float(job.gpus) for job in jobs])
+    due = defaultdict[str, float](float)
+    shares = tickets.divide_by_tickets(tickets.build_ticket_tree(jobs, registry), gpus, caps)
+    for job, share in zip(jobs, shares.tolist(), strict=True):
+        due[job.user] += share
+    return due
+
+
 FORMS = [
     pytest.param("gandiva-fair", LoadBalancer, "_rebalance_types", _largest_gap_first, id="moves between GPU types"),
     pytest.param("gandiva-fair", tickets, "_within_parts", _user_by_user, id="parts of jobs that name a GPU type"),
@@ -348,6 +367,9 @@ FORMS = [
     pytest.param("unified", unified._Bids, "why_wait", _why_wait_one_by_one, id="who is outbid"),
     pytest.param("tesserae-ftf", Preempt, "_are_enough", _tried_anew, id="how many have to leave, by fairness"),
     pytest.param("unified", Preempt, "_are_enough", _tried_anew, id="how many have to leave, by prices"),
+    pytest.param("unified", pipeline, "_starts_without_evictions", _always_tried, id="rounds without evictions"),
+    pytest.param("hadar", pipeline, "_starts_without_evictions", _always_tried, id="the same by effective throughput"),
+    pytest.param("unified", unified, "_due_gpus", _due_job_by_job, id="what users are due"),
     pytest.param("tetris", TetrisAlignment, "rank", _alignment_of_each, id="the order by alignment"),
 ]
 """A policy, and where which part of it has a readable form."""

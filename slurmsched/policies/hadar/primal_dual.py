@@ -136,6 +136,7 @@ class RankedQueue:
         worth = queue.utilities(slice(None), completion)
         order = np.lexsort((completion[:, 0], -queue.workers, -worth[:, 0] / queue.workers))
         self.jobs = tuple(queue.jobs[row] for row in order.tolist())
+        self._workers = queue.workers[order]
         self.shapes = GangShapes().of_all([job.throughput for job in self.jobs])
         self.worth = worth[order, 1:]
         """Utility at each consolidated rate, then at each spread one; [jobs, 2 types]."""
@@ -145,6 +146,10 @@ class RankedQueue:
     def waiting(self, jobs: Collection[str]) -> list[int]:
         """Returns the jobs, by index, without those named."""
         return [row for row, job in enumerate(self.jobs) if job.job not in jobs]
+
+    def fewest_workers(self, rows: Sequence[int]) -> int:
+        """Returns the GPUs of the smallest of these jobs; 0 for no jobs."""
+        return int(self._workers[rows].min()) if len(rows) else 0
 
     def offers(self, row: int, state: FreeGpus) -> list[tuple[float, Place]]:
         """Returns the undominated places of a job, the fastest first, each with its payoff."""
@@ -242,7 +247,7 @@ def dp_allocation(
 
 def admit_paying(queue: RankedQueue, rows: Sequence[int], free: FreeGpus, beam_width: int) -> dict[str, TaskAllocation]:
     """Returns the same for these of the ranked jobs."""
-    smallest = min((queue.jobs[row].workers for row in rows), default=0)
+    smallest = queue.fewest_workers(rows)
     if not rows or free.idle < smallest:
         return {}
     beam = _Beam([_State(free.searched(), 0.0)], beam_width)
@@ -265,7 +270,7 @@ def fill_idle(
 def admit_all(queue: RankedQueue, rows: Sequence[int], free: FreeGpus) -> dict[str, TaskAllocation]:
     """Returns the same for these of the ranked jobs."""
     allocations: dict[str, TaskAllocation] = {}
-    smallest = min((queue.jobs[row].workers for row in rows), default=0)
+    smallest = queue.fewest_workers(rows)
     for row in rows:
         if free.idle < smallest or not free.idle:
             break
