@@ -36,6 +36,7 @@ from slurmsched.doctor.slurm import (
     check_clock,
     check_configuration,
     check_limits,
+    check_narrowing,
     check_nodes,
     check_private,
     check_release,
@@ -107,6 +108,7 @@ def _check_slurm(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     yield from check_nodes(snapshot, loaded.settings)
     yield from check_shards(snapshot, loaded.settings)
     yield from check_limits(snapshot)
+    yield from check_narrowing(snapshot, loaded.settings)
     yield check_rights(backend.identity(), loaded.settings)
     yield from check_private(snapshot, backend.identity())
 

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from slurmsched.backends.protocol import BackendError, Identity, Privilege
+from slurmsched.backends.slurm.placeholder import NARROWING_SINCE
 from slurmsched.backends.slurm.rate_limit import parse_rate_limit
 from slurmsched.doctor.finding import Finding, advice, ok, problem
 from slurmsched.model import Snapshot, release_number
@@ -165,6 +166,30 @@ _SHARDS: Final = "shards"
 
 def _named(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:_MAX_NAMED]) + (f" and {len(nodes) - _MAX_NAMED} more" if len(nodes) > _MAX_NAMED else "")
+
+
+_MANY_NODES: Final = 2000
+"""Nodes of a partition from which a start costs slurmctld much more than one on few."""
+
+
+def check_narrowing(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
+    """Whether slurmctld tests what starts in a large partition on its planned nodes alone (docs/admin.md)."""
+    release, wanted = release_number(snapshot.release), settings.manage.partitions
+    if settings.rounds.mode is not Mode.ENFORCE or release is None or release < NARROWING_SINCE:
+        return
+    many = [partition for partition in snapshot.partitions if len(partition.nodes) >= _MANY_NODES]
+    many = [partition for partition in many if not wanted or partition.name in wanted]
+    without = ", ".join(partition.name for partition in many if not partition.narrows)
+    if without:
+        what = f"slurmctld tests each start on all nodes of {without}: 30 ms on 4,000, 80 ms on 12,500"
+        yield advice(
+            _TOPIC, what, "add NodeName=synsched-never State=FUTURE: see 'Thousands of nodes' in docs/admin.md"
+        )
+    elif many and not settings.cluster.narrow:
+        what = "cluster.narrow is false: slurmctld tests each start on all nodes"
+        yield advice(_TOPIC, what, "leave it out, unless the node synsched-never is about to be taken out")
+    elif many:
+        yield ok(_TOPIC, "starts name synsched-never: slurmctld tests them on their nodes alone")
 
 
 def check_limits(snapshot: Snapshot) -> Iterator[Finding]:

@@ -144,6 +144,8 @@ class Partition:
     """What Slurm may do to its jobs for those of other partitions: `OFF`, `REQUEUE`, `SUSPEND`."""
     preempts: bool = False
     """Whether Slurm may preempt jobs of other partitions for its jobs."""
+    narrows: bool = False
+    """Whether a start in it can name its nodes so that slurmctld tests its job on no other."""
 
     def admits(self, account: str, qos: str) -> bool:
         """Whether it takes jobs of this account and QOS."""

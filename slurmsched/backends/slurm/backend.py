@@ -114,7 +114,7 @@ class ClusterReader:
             (with_job_defaults(of, configuration) for of in partition_info.partitions), configuration
         )
         narrowing = narrowing_partitions(partitions.values(), view.nodes, configuration.release)
-        partitions = without_placeholder(partitions)
+        partitions = without_placeholder(partitions, narrowing)
         jobs = tuple(
             with_gpu_defaults(job, (partitions[name] for name in job.partitions if name in partitions))
             for job in {parsed.job.id: parsed.job for parsed in view.jobs}.values()
@@ -145,7 +145,7 @@ class ClusterReader:
             preempting_qos=self._read_preempting_qos(configuration, time),
             widens_shards=configuration.widens_shards,
         )
-        narrowed = _narrowing(forms, snapshot, narrowing) if self._narrows else forms
+        narrowed = _narrowing(forms, snapshot) if self._narrows and narrowing else forms
         return PollResult(snapshot, narrowed, view.remarks)
 
     def configuration(self) -> SlurmctldConfiguration:
@@ -215,12 +215,9 @@ def _with_reservations(nodes: Iterable[Node], active: Iterable[Reservation]) -> 
         yield replace(node, reservation=names[node.name]) if missing else node
 
 
-def _narrowing(
-    forms: Mapping[JobId, RequestForm], snapshot: Snapshot, partitions: frozenset[str]
-) -> Mapping[JobId, RequestForm]:
-    """The forms, those of jobs with `narrows` that may start in these partitions alone."""
-    if not partitions:
-        return forms
+def _narrowing(forms: Mapping[JobId, RequestForm], snapshot: Snapshot) -> Mapping[JobId, RequestForm]:
+    """The forms, those of jobs with `narrows` that may start in partitions that narrow alone."""
+    partitions = {partition.name for partition in snapshot.partitions if partition.narrows}
     able = (job.id for job in snapshot.jobs if job.partitions and partitions.issuperset(job.partitions))
     return {**forms, **{job: replace(forms[job], narrows=True) for job in able}}
 

@@ -21,7 +21,7 @@ from slurmsched.model import Node, NodeState, Partition, release_number
 
 PLACEHOLDER: Final = "synsched-never"
 """The node's name. It is never shown: a job that names it is `narrowed`."""
-_SINCE: Final = (23, 2)
+NARROWING_SINCE: Final = (23, 2)
 """The first release that excludes what is not named; earlier ones want all named nodes."""
 
 
@@ -29,16 +29,18 @@ def narrowing_partitions(partitions: Iterable[Partition], nodes: Iterable[Node],
     """The partitions whose jobs may name the placeholder: those that have it, unless Slurm is too old or the
     placeholder is a node that works."""
     number = release_number(release)
-    if number is None or number < _SINCE:
+    if number is None or number < NARROWING_SINCE:
         return frozenset()
     having = frozenset(partition.name for partition in partitions if PLACEHOLDER in partition.nodes)
     works = having and any(node.name == PLACEHOLDER and node.state is NodeState.UP for node in nodes)
     return frozenset() if works else having
 
 
-def without_placeholder(partitions: Mapping[str, Partition]) -> dict[str, Partition]:
-    """The partitions, none of which has the placeholder."""
+def without_placeholder(partitions: Mapping[str, Partition], narrowing: frozenset[str]) -> dict[str, Partition]:
+    """The partitions, none of which has the placeholder; those in `narrowing` narrow."""
     return {
-        name: replace(partition, nodes=partition.nodes - {PLACEHOLDER}) if PLACEHOLDER in partition.nodes else partition
+        name: replace(partition, nodes=partition.nodes - {PLACEHOLDER}, narrows=name in narrowing)
+        if PLACEHOLDER in partition.nodes
+        else partition
         for name, partition in partitions.items()
     }

@@ -36,6 +36,7 @@ from slurmsched.doctor.slurm import (
     check_clock,
     check_configuration,
     check_limits,
+    check_narrowing,
     check_nodes,
     check_private,
     check_release,
@@ -43,10 +44,11 @@ from slurmsched.doctor.slurm import (
     check_shards,
     parse_configuration,
 )
-from slurmsched.model import Node, NodeState, SetAsideJob, parse_hints
+from slurmsched.model import Node, NodeState, Partition, SetAsideJob, parse_hints
 from slurmsched.model.limits import Limits
 from slurmsched.report.status import ClusterStatus, Liveness, LivenessState
 from slurmsched.settings.definition import (
+    ClusterSettings,
     ManageSettings,
     Mode,
     NodeSettings,
@@ -212,6 +214,38 @@ def test_shards_for_pairs(nodes: list[Node], verdict: Verdict, said: str) -> Non
     (finding,) = check_shards(snapshot(nodes), PAIRING)
     assert (finding.verdict, said in finding.sentence) == (verdict, True)
     assert tuple(check_shards(snapshot(nodes), ENFORCE)) == (), "nothing to a policy that pairs no jobs"
+
+
+LARGE = ManageSettings(partitions=("large",))
+
+
+@pytest.mark.parametrize(
+    ("large", "release", "settings", "said"),
+    [
+        pytest.param(False, "24.11.5", Settings(), "tests each start on all nodes of large", id="there is none"),
+        pytest.param(True, "24.11.5", Settings(), "starts name synsched-never", id="it is there"),
+        pytest.param(
+            True,
+            "24.11.5",
+            Settings(cluster=ClusterSettings(narrow=False)),
+            "cluster.narrow is false",
+            id="it is not used",
+        ),
+        pytest.param(False, "24.11.5", Settings(manage=LARGE), "of large:", id="the partition is managed"),
+        pytest.param(
+            False, "24.11.5", Settings(manage=ManageSettings(partitions=("small",))), "", id="only another is managed"
+        ),
+        pytest.param(False, "22.05.8", Settings(), "", id="a release in which it does nothing"),
+    ],
+)
+def test_in_thousands_of_nodes_starts_are_narrowed(large: bool, release: str, settings: Settings, said: str) -> None:
+    names = frozenset(f"n{number}" for number in range(2000))
+    partitions = (Partition("large", names, narrows=large), Partition("small", frozenset({"n1"})))
+    seen = snapshot([], partitions=partitions, release=release)
+    findings = tuple(check_narrowing(seen, replace(settings, rounds=ENFORCE.rounds)))
+    assert said in " ".join(finding.sentence for finding in findings)
+    assert len(findings) == bool(said)
+    assert tuple(check_narrowing(seen, settings)) == (), "mode observe starts nothing"
 
 
 def test_each_finding_on_slurms_settings_has_a_remedy_in_one_line() -> None:

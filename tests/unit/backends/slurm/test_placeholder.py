@@ -10,7 +10,7 @@ from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.backends.slurm.command_source import CommandSource
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.operation_commands import commands_for
-from slurmsched.backends.slurm.placeholder import PLACEHOLDER, narrowing_partitions
+from slurmsched.backends.slurm.placeholder import PLACEHOLDER, narrowing_partitions, without_placeholder
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, parse_request
 from slurmsched.model import (
     Job,
@@ -90,7 +90,11 @@ def test_a_partition_narrows_where_nothing_can_start_on_the_placeholder(
 ) -> None:
     nodes = [] if node is None else [Node(PLACEHOLDER, (), Resources(0, 1, 1), Resources(), state=node)]
     partitions = (partition("with", "n1", PLACEHOLDER), partition("without", "n1"))
-    assert narrowing_partitions(partitions, nodes, release) == expected
+    narrowing = narrowing_partitions(partitions, nodes, release)
+    assert narrowing == expected
+    shown = without_placeholder({one.name: one for one in partitions}, narrowing)
+    assert {name: one.narrows for name, one in shown.items()} == {"with": bool(expected), "without": False}
+    assert {one.nodes for one in shown.values()} == {frozenset({"n1"})}
 
 
 def connected(slurm: FakeSlurm) -> SlurmBackend:
