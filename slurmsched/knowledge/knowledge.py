@@ -168,6 +168,10 @@ class Knowledge:
     """What jobs keep of their rates beside others; it counts before profiles."""
     lengths: Mapping[JobId, ExpectedLength] = field(default_factory=dict)
     """How long jobs still run by what earlier runs took (`lengths_of`)."""
+    service_by_type: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
+    """`service` by GPU type, empty for runs of which it is not known."""
+    _speeds: dict[tuple[JobId, str, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What `_speed_on` returned: orders ask for each job many times."""
 
     def profile(self, job: Job) -> Profile | None:
         """Returns the job's own profile, else that of its model, else that of its task, else None: then it counts as
@@ -202,26 +206,59 @@ class Knowledge:
         """Returns the seconds of all its runs, at its current number of GPUs or shards."""
         return self.attained_gpu_seconds(job) / (self.parts_of_gpu.get(job.id) or max(job.gpus, 1))
 
+    def done_seconds(self, job: Job) -> float:
+        """Returns the seconds that its runs would have taken on the GPU type that durations refer to."""
+        gpus = self.parts_of_gpu.get(job.id) or max(job.gpus, 1)
+        by_type = self.service_by_type.get(job.id)
+        if by_type is None:
+            return self.executed_seconds(job)
+        return sum(seconds / gpus * self._speed_on(job, kind) for kind, seconds in by_type.items())
+
+    def _speed_on(self, job: Job, gpu_type: str) -> float:
+        """Returns its speed on this type relative to the one that durations refer to; 1.0 where it is not known."""
+        if not gpu_type:
+            return 1.0
+        key = job.id, gpu_type, job.gpus
+        if key not in self._speeds:
+            self._speeds[key] = self.type_speed(job, {gpu_type: max(job.gpus, 1)}) or 1.0
+        return self._speeds[key]
+
+    def seconds_there(self, job: Job, seconds: float) -> float:
+        """Returns how long so many seconds of the GPU type that durations refer to take on the GPUs that it has."""
+        return seconds / min((self._speed_on(job, share.gpu_type) for share in job.allocations), default=1.0)
+
     def remaining_seconds(self, job: Job) -> float:
         """Returns the seconds that it still needs: the mean of its distribution if runs of its owner tell it, else by
-        the hinted duration or, once that has passed, by its time limit.
+        the hinted duration, of the GPU type that durations refer to, or, once that has passed, by its time limit.
 
         Always above zero; infinite if nothing is known or all has passed.
         """
         known = self.lengths.get(job.id)
         if known is not None and known.runs:
             return known.mean
-        executed = self.executed_seconds(job)
-        for seconds in (job.hints.duration, job.time_limit):
-            if seconds is not None and seconds > executed:
-                return seconds - executed
-        return inf
+        by_duration = self._remaining_by_duration(job)
+        return self._remaining_by_limit(job) if by_duration is None else by_duration
+
+    def _remaining_by_duration(self, job: Job) -> float | None:
+        """Returns what is left of the hinted duration; None if there is none, or once it has passed."""
+        left = 0.0 if job.hints.duration is None else job.hints.duration - self.done_seconds(job)
+        return left if left > 0 else None
+
+    def _remaining_by_limit(self, job: Job) -> float:
+        left = inf if job.time_limit is None else job.time_limit - self.executed_seconds(job)
+        return left if left > 0 else inf
+
+    def remaining_seconds_there(self, job: Job) -> float:
+        """Returns the same on the GPUs that the job has: a hinted duration takes longer on a slower type."""
+        known = self.lengths.get(job.id)
+        by_duration = None if known is not None and known.runs else self._remaining_by_duration(job)
+        return self.remaining_seconds(job) if by_duration is None else self.seconds_there(job, by_duration)
 
     def latest_remaining_seconds(self, job: Job) -> float:
         """Returns the seconds after which a job without a time limit has ended, for what others are promised: in 19 of
-        20 cases by its distribution, else as `remaining_seconds`."""
+        20 cases by its distribution, else as `remaining_seconds_there`."""
         known = self.lengths.get(job.id)
-        return known.latest if known is not None and known.runs else self.remaining_seconds(job)
+        return known.latest if known is not None and known.runs else self.remaining_seconds_there(job)
 
     def relative_speed(self, job: Job, allocations: Iterable[NodeAllocation], nodes: Mapping[str, Node]) -> float:
         """Returns the speed with these allocations relative to that at the GPU-proportional share of the same nodes.

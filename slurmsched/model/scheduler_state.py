@@ -220,6 +220,7 @@ class SchedulerState:
     `original_requests`: the request of a job before a round updated it.
     `held`: pending jobs that the daemon holds, or the hook for it.
     `service`: attained GPU-seconds over all runs of a job, up to the snapshot's time.
+    `service_by_type`: the same by the GPU type of the runs, empty where that is not known.
     `moves`: the times at which a job was preempted or moved.
     `nices`: the owner's nice value of a job that has one of ours now.
     `stalled`: Slurm's reason for not starting a job as we planned, until the next attempt is due; it may run meanwhile.
@@ -248,6 +249,7 @@ class SchedulerState:
     original_requests: Mapping[JobId, Request] = field(default_factory=dict)
     held: frozenset[JobId] = frozenset()
     service: Mapping[JobId, float] = field(default_factory=dict)
+    service_by_type: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
     moves: Mapping[JobId, tuple[float, ...]] = field(default_factory=dict)
     nices: Mapping[JobId, int] = field(default_factory=dict)
     stalled: Mapping[JobId, str] = field(default_factory=dict)

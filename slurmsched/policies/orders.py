@@ -205,11 +205,11 @@ def _finish_times(situation: Situation, job: Job, fair_share: float) -> tuple[fl
     Without a duration estimate a job is assumed to be half finished, and to have at least one period left.
     """
     knowledge = situation.knowledge
-    executed, remaining = knowledge.executed_seconds(job), knowledge.remaining_seconds(job)
+    done, remaining = knowledge.done_seconds(job), knowledge.remaining_seconds(job)
     if isinf(remaining):
-        remaining = max(executed, situation.period)
+        remaining = max(done, situation.period)
     shared = max(0.0, situation.snapshot.time - job.submit_time) + remaining
-    alone = (executed + remaining) * max(1.0, job.gpus / fair_share)
+    alone = (done + remaining) * max(1.0, job.gpus / fair_share)
     return shared, alone
 
 

@@ -148,6 +148,7 @@ def run_round(
         known = replace(
             knowledge,
             service=state.service,
+            service_by_type=state.service_by_type,
             own=self_measured_profiles(knowledge, due, state.measured),
             by_family=family_profiles(knowledge, due, state.measured, state.family_rates),
             by_use=use_profiles(state.use) if settings.learning.accounting else {},

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, Self
+from typing import Protocol, Self
 
 from slurmsched.backends.protocol import JobOrigin
 from slurmsched.daemon.job_reports import last_report, rate_sample
@@ -42,7 +42,6 @@ from slurmsched.store.journal import JournalEntry
 from slurmsched.store.measurements import LastReport
 
 _EMPTY_STATE = SchedulerState()
-_EARLIER: Final = -1.0
 """In place of a start: all runs before the store began."""
 _WITH_RESOURCES = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
 
@@ -75,7 +74,10 @@ class InMemoryStateStore:
     _rates: defaultdict[JobId, dict[str, MeasuredRate]] = field(default_factory=lambda: defaultdict(dict))
     _family_rates: defaultdict[str, dict[str, MeasuredRate]] = field(default_factory=lambda: defaultdict(dict))
     _known: dict[JobId, _JobState] = field(default_factory=dict)
-    _runs: defaultdict[JobId, dict[float, float]] = field(default_factory=lambda: defaultdict(dict))
+    _runs: defaultdict[JobId, dict[float, tuple[str, float]]] = field(default_factory=lambda: defaultdict(dict))
+    """By the start of each run its GPU type and GPU-seconds."""
+    _earlier: dict[JobId, Mapping[str, float]] = field(default_factory=dict)
+    """GPU-seconds by GPU type of the runs before the beginning."""
     _moves: defaultdict[JobId, list[float]] = field(default_factory=lambda: defaultdict(list))
     _refused: dict[JobId, RefusedStart] = field(default_factory=dict)
     _notified: dict[JobId, NotifiedJob] = field(default_factory=dict)
@@ -101,13 +103,16 @@ class InMemoryStateStore:
             updated = original is not None
             store._known[job.id] = _JobState(original or job.current_request, job.id in state.held, updated)
             this_run = snapshot.gpus_of(job) * max(job.run_time, 0.0) if job.allocations else 0.0
-            store._runs[job.id][_EARLIER] = max(0.0, state.service.get(job.id, 0.0) - this_run)
+            now = snapshot.gpu_type_of(job.allocations)
+            by_type = state.service_by_type.get(job.id) or {now: state.service.get(job.id, 0.0)}
+            store._earlier[job.id] = {**by_type, now: max(0.0, by_type.get(now, 0.0) - this_run)}
         return store
 
     def load_state(self, snapshot: Snapshot) -> SchedulerState:
         """The scheduler state of the jobs in the snapshot, which must have been recorded by `record_poll`."""
         known = {job: state for job, state in self._known.items() if job in snapshot.jobs_by_id}
         begun_with = self._begun_with
+        by_type = {job: self._service_by_type(job) for job in known if job in self._runs or job in self._earlier}
         state = replace(
             begun_with,
             starting={},
@@ -115,7 +120,8 @@ class InMemoryStateStore:
             nices={job: nice for job, nice in self._nices.items() if job in known},
             original_requests={job: state.original_request for job, state in known.items() if state.updated},
             held=frozenset(job for job, state in known.items() if state.held),
-            service={job: sum(self._runs[job].values()) for job in known if job in self._runs},
+            service={job: sum(of_types.values()) for job, of_types in by_type.items()},
+            service_by_type=by_type,
             moves={
                 job: times
                 for job in known
@@ -162,6 +168,12 @@ class InMemoryStateStore:
         state = with_refusals(state, self._refused, with_original_requests(snapshot, state))
         return replace(state, let_go=state.let_go | begun_with.let_go) if begun_with.let_go else state
 
+    def _service_by_type(self, job: JobId) -> Mapping[str, float]:
+        by_type = dict(self._earlier.get(job, {}))
+        for kind, seconds in self._runs.get(job, {}).values():
+            by_type[kind] = by_type.get(kind, 0.0) + seconds
+        return by_type
+
     @property
     def learns(self) -> bool:
         """Whether anything is learnt of runs that end."""
@@ -201,10 +213,13 @@ class InMemoryStateStore:
             elif job.state in _WITH_RESOURCES:
                 known.held = known.held and job.state is JobState.COMPLETING
                 if job.start_time is not None:
-                    self._runs[job.id][job.start_time] = snapshot.gpus_of(job) * max(job.run_time, 0.0)
+                    kind, _ = self._runs[job.id].get(job.start_time, ("", 0.0))
+                    seconds = snapshot.gpus_of(job) * max(job.run_time, 0.0)
+                    self._runs[job.id][job.start_time] = snapshot.gpu_type_of(job.allocations) or kind, seconds
         for gone in self._known.keys() - snapshot.jobs_by_id.keys():
             for table in (self._known, self._runs, self._moves, self._refused, self._notified, self._origins):
                 table.pop(gone, None)
+            self._earlier.pop(gone, None)
             self._reports.pop(gone, None)
             self._rates.pop(gone, None)
 

@@ -427,29 +427,35 @@ class AttainedService:
         A job without a start time is skipped until Slurm reports one.
         """
         runs = [
-            (job.id, job.start_time, gpus * max(job.run_time, 0.0))
+            (job.id, job.start_time, gpus * max(job.run_time, 0.0), snapshot.gpu_type_of(job.allocations))
             for job in snapshot.jobs_in_state(*_HOLDING_RESOURCES)
             if job.start_time is not None and (gpus := snapshot.gpus_of(job))
         ]
         self._database.write_many(
-            "INSERT INTO service (job, run_started, gpu_seconds) VALUES (?, ?, ?) ON CONFLICT (job, run_started)"
-            " DO UPDATE SET gpu_seconds = MAX(gpu_seconds, excluded.gpu_seconds)",
+            "INSERT INTO service (job, run_started, gpu_seconds, gpu_type) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (job, run_started)"
+            " DO UPDATE SET gpu_seconds = MAX(gpu_seconds, excluded.gpu_seconds),"
+            " gpu_type = CASE excluded.gpu_type WHEN '' THEN gpu_type ELSE excluded.gpu_type END",
             runs,
         )
 
     def gpu_seconds_of(self, job: JobId) -> float:
         """GPU-seconds of one job over all its runs."""
-        return self.gpu_seconds((job,)).get(job, 0.0)
+        return sum(self.gpu_seconds_by_type((job,)).get(job, {}).values())
 
-    def gpu_seconds(self, jobs: Iterable[JobId]) -> Mapping[JobId, float]:
-        """GPU-seconds over all runs by job; jobs without any are absent."""
+    def gpu_seconds_by_type(self, jobs: Iterable[JobId]) -> Mapping[JobId, Mapping[str, float]]:
+        """GPU-seconds over all runs by job and GPU type, which is empty for runs of which it is not known; jobs without
+        any are absent."""
         runs = self._database.rows_of_jobs(
-            "SELECT job, run_started, gpu_seconds FROM service WHERE job IN ({jobs}) ORDER BY job, run_started", jobs
+            "SELECT job, run_started, gpu_seconds, gpu_type FROM service WHERE job IN ({jobs})"
+            " ORDER BY job, run_started",
+            jobs,
         )
-        sums: defaultdict[JobId, float] = defaultdict(float)
-        for job, seconds in self._database.unreadable_rows.parse_each("service", "job", _run, runs):
-            sums[job] += seconds
-        return dict(sums)
+        sums = dict[JobId, dict[str, float]]()
+        for job, kind, seconds in self._database.unreadable_rows.parse_each("service", "job", _run, runs):
+            of_job = sums.setdefault(job, {})
+            of_job[kind] = of_job.get(kind, 0.0) + seconds
+        return sums
 
     def moves(self, at: float, jobs: Iterable[JobId]) -> Mapping[JobId, tuple[float, ...]]:
         """The times of each job's requeues by us in the 24 hours before `at`, in order (unix seconds).
@@ -469,9 +475,9 @@ class AttainedService:
         return {job: tuple(job_times) for job, job_times in times.items()}
 
 
-def _run(row: DatabaseRow) -> tuple[JobId, float]:
+def _run(row: DatabaseRow) -> tuple[JobId, str, float]:
     number(row, "run_started")
-    return text(row, "job"), number(row, "gpu_seconds")
+    return text(row, "job"), text(row, "gpu_type"), number(row, "gpu_seconds")
 
 
 def _move(row: DatabaseRow) -> tuple[JobId, float]:

@@ -127,7 +127,8 @@ class StateStore:
         rows = {row.job: row for row in stored_jobs}
         attained, measurements = AttainedService(database), Measurements(database)
         reports, families = measurements.last_reports(rows), {job.family for job in snapshot.jobs} - {""}
-        service = attained.gpu_seconds(snapshot.jobs_by_id)
+        by_type = attained.gpu_seconds_by_type(snapshot.jobs_by_id)
+        service = {job: sum(of_types.values()) for job, of_types in by_type.items()}
         steps = {job: report.steps for job, report in reports.items()}
         state = SchedulerState(
             original_requests={job: row.original for job, row in rows.items() if row.original is not None},
@@ -138,6 +139,7 @@ class StateStore:
             },
             held=frozenset(job for job, row in rows.items() if row.held),
             service=service,
+            service_by_type=by_type,
             moves=attained.moves(snapshot.time, snapshot.jobs_by_id),
             nices={job: row.nice for job, row in rows.items() if row.nice is not None},
             measured=measurements.rates(rows),

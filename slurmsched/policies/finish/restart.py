@@ -54,7 +54,7 @@ def resize_running(session: Session) -> None:
 
 def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
     """Return the job's best resize on its GPUs; None where it is not clearly worth a restart."""
-    remaining = session.situation.knowledge.remaining_seconds(job)
+    remaining = session.situation.knowledge.remaining_seconds_there(job)
     may_restart = session.is_preemptible(job.id) and may_begin_again(job, session.situation.snapshot)
     current = _current_placement(session, job) if may_restart and not isinf(remaining) else None
     if current is None:
@@ -82,8 +82,8 @@ def longer_run_from(situation: Situation, job: Job) -> float:
     now, expected = situation.snapshot.time, job.hints.duration
     if job.restarts:
         return now
-    left = -1.0 if expected is None else expected - situation.knowledge.executed_seconds(job)
-    return now + left if left >= 0 else inf
+    left = -1.0 if expected is None else expected - situation.knowledge.done_seconds(job)
+    return now + situation.knowledge.seconds_there(job, left) if left >= 0 else inf
 
 
 def _expected_run(session: Session, job: Job, remaining: float) -> float:
@@ -300,6 +300,7 @@ def _due_rates(session: Session, job: Job) -> tuple[float, float] | None:
 
 
 def remaining_or_executed(knowledge: Knowledge, job: Job) -> float:
-    """Return the seconds that the job still needs. Without a duration estimate it is assumed half finished."""
-    remaining = knowledge.remaining_seconds(job)
+    """Return the seconds that the job still needs on the GPUs that it has. Without a duration estimate it is assumed
+    half finished."""
+    remaining = knowledge.remaining_seconds_there(job)
     return knowledge.executed_seconds(job) if isinf(remaining) else remaining

@@ -183,7 +183,7 @@ class _HadarJobs:
             throughput = self._throughputs[key] = GangThroughput(request.gpus, together, apart, *request.spread)
         remaining = knowledge.remaining_seconds(job)
         remaining = DEFAULT_REMAINING if remaining == inf else remaining
-        total, age = remaining + knowledge.executed_seconds(job), max(0.0, self._now - job.submit_time)
+        total, age = remaining + knowledge.done_seconds(job), max(0.0, self._now - job.submit_time)
         return HadarJob(job.id, throughput, remaining, total, age)
 
 

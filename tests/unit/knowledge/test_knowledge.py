@@ -8,9 +8,9 @@ from math import inf
 import numpy as np
 import pytest
 
-from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.knowledge.length_distribution import LEVELS, LengthDistribution, expected_lengths
-from slurmsched.model import ExpectedLength, Job
+from slurmsched.model import ExpectedLength, Job, Request
 from tests.builders import GIB, job, node, profile, share
 
 HUNGRY = profile("hungry", {1: 1, 3: 3, 6: 6})
@@ -66,6 +66,43 @@ def test_memory_counts_where_it_was_measured() -> None:
 )
 def test_what_remains_is_what_was_said_less_what_has_run(one: Job, remaining: float) -> None:
     assert KNOWN.remaining_seconds(one) == remaining
+
+
+QUARTER = Profile(
+    "m", "", {}, "measured", {kind: Scaling((1,), (rate,)) for kind, rate in (("v100", 4.0), ("k80", 1.0))}
+)
+
+
+@pytest.mark.parametrize(
+    ("has", "named", "hours", "left", "there"),
+    [
+        pytest.param(
+            "k80", None, {"k80": 2.0}, 2.5, 10.0, id="an hour of a type with a quarter of the rate is a quarter"
+        ),
+        pytest.param("v100", None, {"v100": 2.0}, 1.0, 1.0, id="that of the type itself is an hour"),
+        pytest.param("v100", None, {"k80": 4.0, "v100": 1.0}, 1.0, 1.0, id="it moved to the faster one"),
+        pytest.param("k80", None, {"": 1.0}, 2.0, 8.0, id="runs of which the type is not known count in full"),
+        pytest.param("", None, {"k80": 4.0}, 2.0, 2.0, id="it waits: nobody knows where it will run"),
+        pytest.param("k80", "k80", {"k80": 2.0}, 1.0, 1.0, id="it asks for the slower type: its duration is of that"),
+    ],
+)
+def test_a_duration_is_of_one_gpu_type_and_takes_longer_on_a_slower_one(
+    has: str, named: str | None, hours: dict[str, float], left: float, there: float
+) -> None:
+    on = [share(gpus=1, gpu_type=has)] if has else []
+    one = job(1, hint="model=m,duration=3h", time_limit=9 * 3600, on=on, request=Request(gpus=1, gpu_type=named))
+    by_type = {kind: 3600.0 * each for kind, each in hours.items()}
+    known = Knowledge(models={"m": QUARTER}, service={"1": sum(by_type.values())}, service_by_type={"1": by_type})
+    assert known.remaining_seconds(one) == pytest.approx(3600 * left)
+    assert known.remaining_seconds_there(one) == pytest.approx(3600 * there)
+    assert known.remaining_seconds(one) + known.done_seconds(one) == pytest.approx(3 * 3600)
+
+
+def test_a_time_limit_counts_hours_of_any_gpu_type() -> None:
+    one = job(1, hint="model=m", time_limit=9 * 3600, on=[share(gpus=1, gpu_type="k80")])
+    ran = {"k80": 4 * 3600.0}
+    known = Knowledge(models={"m": QUARTER}, service={"1": 4 * 3600.0}, service_by_type={"1": ran})
+    assert known.remaining_seconds(one) == known.remaining_seconds_there(one) == 5 * 3600
 
 
 def test_what_earlier_runs_tell_of_the_rest_comes_before_what_was_said() -> None:

@@ -58,6 +58,29 @@ def test_attained_service(database: Database, polls: Sequence[Sequence[Job]], at
     assert accounts.gpu_seconds_of("1") == attained
 
 
+@pytest.mark.parametrize(
+    ("polls", "attained"),
+    [
+        pytest.param(
+            [[job(1, on=[share(gpus=2, gpu_type="k80")], start_time=100.0, run_time=50.0)], [running(1, 2, 300, 10)]],
+            {"k80": 100.0, "v100": 20.0},
+            id="each run counts for its type",
+        ),
+        pytest.param(
+            [[running(1, 2, 100, 50)], [job(1, 2, state=JobState.COMPLETING, start_time=100.0, run_time=60.0)]],
+            {"v100": 120.0},
+            id="where Slurm no longer tells the type it is what it was",
+        ),
+    ],
+)
+def test_attained_service_by_gpu_type(
+    database: Database, polls: Sequence[Sequence[Job]], attained: dict[str, float]
+) -> None:
+    for jobs in polls:
+        AttainedService(database).record_runs(snapshot(jobs=jobs))
+    assert AttainedService(database).gpu_seconds_by_type(("1", "2")) == {"1": attained}
+
+
 polls = st.lists(
     st.lists(
         st.tuples(st.integers(1, 3), st.integers(1, 8), st.sampled_from([100.0, 200.0, 300.0]), st.integers(0, 99)),
@@ -80,8 +103,8 @@ def test_the_sum_over_all_runs_is_the_most_that_any_poll_showed_of_each(
         accounts.record_runs(snapshot(jobs=[running(*run) for run in poll]))
         for number, gpus, since, run_time in poll:
             most[number, since] = max(most.get((number, since), 0), gpus * run_time)
-    service = accounts.gpu_seconds(str(number) for number in range(1, 4))
-    assert sum(service.values()) == sum(most.values())
+    service = accounts.gpu_seconds_by_type(str(number) for number in range(1, 4))
+    assert sum(sum(by_type.values()) for by_type in service.values()) == sum(most.values())
     database.close()
 
 

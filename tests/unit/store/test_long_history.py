@@ -98,7 +98,7 @@ def test_what_is_remembered_of_the_jobs_here_is_what_reading_all_rows_gives(
     database = filled(known)
     database.insert("rounds", {"id": 1, "started": 0, "mode": "enforce", "system": "synergy", "ordering": "las"})
     for number, since, seconds in ran:
-        database.write("INSERT OR REPLACE INTO service VALUES (?, ?, ?)", (number, since, seconds))
+        database.write("INSERT OR REPLACE INTO service VALUES (?, ?, ?, 'v100')", (number, since, seconds))
     for number, verb, result, at in moved:
         database.insert("operations", {"round": 1, "position": 0, "verb": verb, "subject": number, "reason": "{}",
                                        "sentence": "", "result": result, "intended": at, "finished": at})  # fmt: skip
@@ -115,8 +115,10 @@ def test_what_is_remembered_of_the_jobs_here_is_what_reading_all_rows_gives(
     for row in database.rows("SELECT o.* FROM operations o JOIN jobs j ON j.id = o.subject ORDER BY o.finished, o.id"):
         if row["verb"] == "requeue" and row["result"] in ("done", "undone") and row["finished"] > NOW - DAY:
             places[row["subject"]].append(row["finished"])
-    found = AttainedService(database).gpu_seconds(here)
-    assert found == pytest.approx({number: sum_ for number, sum_ in service.items() if number in here})
+    found = AttainedService(database).gpu_seconds_by_type(here)
+    assert {number: of_types["v100"] for number, of_types in found.items()} == pytest.approx(
+        {number: sum_ for number, sum_ in service.items() if number in here}
+    )
     assert AttainedService(database).moves(NOW, here) == {n: tuple(at) for n, at in places.items() if n in here}
     rates = Counter(row["job"] for row in database.rows("SELECT job FROM rates"))
     measured = Measurements(database).rates(here)

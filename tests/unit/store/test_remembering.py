@@ -108,7 +108,8 @@ def test_a_job_that_ended_is_not_remembered_for_another_with_its_number(store: S
 
 def test_attained_service_is_up_to_the_snapshot(store: Store) -> None:
     seen = sighted(store, job(7, on=[share(gpus=2)], start_time=900.0, run_time=100.0))
-    assert store.state.load_state(seen, "synergy").service == {"7": 200.0}
+    state = store.state.load_state(seen, "synergy")
+    assert (state.service, state.service_by_type) == ({"7": 200.0}, {"7": {"v100": 200.0}})
 
 
 def refused(at: float, reason: str = "ReqNodeNotAvail", tries: int = 1) -> RefusedStart:

@@ -295,7 +295,9 @@ def test_a_hold_that_comes_back_after_our_release_is_ours_if_our_requeue_made_it
     for verb, at in journal:
         done(database, verb, at)
     look(database, job(7, on=[share("n1")], restarts=1, start_time=runs[-1]), at=214.0)
-    database.write_many("INSERT INTO service VALUES ('7', ?, 1.0)", [(began,) for began in runs])
+    database.write_many(
+        "INSERT INTO service (job, run_started, gpu_seconds) VALUES ('7', ?, 1.0)", [(began,) for began in runs]
+    )
     assert not row(database)["held_by_us"]
     events = look(database, seen, at=220.0)
     assert bool(row(database)["held_by_us"]) is is_ours

@@ -110,7 +110,7 @@ def database(tmp_path: Path) -> Path:
         [JobEvent(NOW, one.id, JobEventKind.DEVICE, "beside job 5001, 4001") for one in SEEN.jobs],
     )
     write("INSERT INTO policy_state VALUES ('gandiva-fair', ?)", (json.dumps(encode_state(SHARES)),))
-    write("INSERT OR REPLACE INTO service VALUES ('4001', 1, 7.0)")
+    write("INSERT OR REPLACE INTO service VALUES ('4001', 1, 7.0, '')")
     write("UPDATE rounds SET snapshot = ?", (COMMENT.encode(),))
     told = tuple(StartForecast(one, ExpectedTime(NOW, NOW, None), ExpectedTime(NOW, NOW, None), 9, 0) for one in TOLD)
     store.start_forecasts.record(QueueForecast(NOW - 20, NOW + 86_400, 9, told), NOW)

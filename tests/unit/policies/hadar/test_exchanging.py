@@ -79,7 +79,7 @@ def test_two_jobs_change_places_while_none_waits() -> None:
         ),
         pytest.param(
             [runs(1, "flat", "v"), runs(2, "steep", "k")],
-            {"restart_costs": {"1": 60_000.0, "2": 120.0}},
+            {"restart_costs": {"1": 600_000.0, "2": 120.0}},
             id="where the restart of the slower one costs too much",
         ),
         pytest.param([runs(1, "flat", "v"), runs(2, "partly", "k")], {}, id="where one was measured on one type only"),
