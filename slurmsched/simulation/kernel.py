@@ -299,6 +299,7 @@ class _Replay:
         for state in (self.states[job] for outcome in self.previous for job in outcome.grant.jobs):
             state.runs, state.workers = False, ()
         busy, steps = [0.0] * len(grants), list[tuple[float, ...]]([()] * len(grants))
+        types = round_input.workers.gpu_types
         finished_after = dict[str, float]()
         for share in shares:
             job, at = share.job, share.grant
@@ -307,7 +308,9 @@ class _Replay:
             steps[at] = (*steps[at], share.steps)
             state, workers = self.active[job], grants[at].workers
             state.remaining -= share.steps
-            state.attained_service += seconds * (len(workers) or state.spec.gpus)
+            service, kind = seconds * (len(workers) or state.spec.gpus), types[workers[0]] if workers else ""
+            state.attained_service += service
+            state.service_by_type[kind] = state.service_by_type.get(kind, 0.0) + service
             state.runs = True
             if workers:
                 state.workers = tuple(sorted((*state.workers, *workers)))

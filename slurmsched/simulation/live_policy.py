@@ -231,19 +231,21 @@ class LivePolicy:
             lease.job.with_run_time(now - (lease.job.start_time or now)) if (lease := leases.get(job.id)) else job
             for job in submitted
         )
-        service, steps = dict[JobId, float](), dict[JobId, int]()
+        service, by_type, steps = dict[JobId, float](), dict[JobId, Mapping[str, float]](), dict[JobId, int]()
         for name, active in round_input.jobs.items():
             for job in self.submitted[name]:
                 service[job.id] = self._copy_service[job.id] if job.hints.fork else active.attained_service
                 if job.hints.fork:
                     steps[job.id] = round(active.steps_done)
+                else:
+                    by_type[job.id] = active.service_by_type
         snapshot = Snapshot(now, _used(self.nodes, leases.values()), jobs)
         settings = Settings(guards=GuardSettings(restart_cost=semantics.restart_seconds))
         state = SchedulerState(service=service, moves=self._moves)
         return Situation(
             snapshot,
             jobs,
-            replace(self.knowledge, service=service, measured=self._measured, steps=steps),
+            replace(self.knowledge, service=service, service_by_type=by_type, measured=self._measured, steps=steps),
             non_preemptible=guarded_jobs(snapshot, jobs, state, settings),
             open_nodes={SPEC_PARTITION: frozenset(node.name for node in self.nodes)},
             max_moves=settings.guards.moves_per_round,

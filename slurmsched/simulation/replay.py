@@ -117,13 +117,15 @@ def gang_rate(job: ReplayJob, gpu_types: Collection[str], partner: ReplayJob | N
 class ActiveJob:
     """A job that has arrived and not ended. Only the kernel changes it.
 
-    `remaining` is in steps, `attained_service` in GPU-seconds. `workers` are those of all its copies in the last round,
+    `remaining` is in steps, `attained_service` in GPU-seconds, `service_by_type` the same by GPU type, empty where the
+    workers are not known. `workers` are those of all its copies in the last round,
     `runs` is whether it ran then. `last_run` is the end of the last round in which it ran, `start` its first start.
     """
 
     spec: ReplayJob
     remaining: float
     attained_service: float = 0.0
+    service_by_type: dict[str, float] = field(default_factory=dict)
     workers: tuple[int, ...] = ()
     runs: bool = False
     last_run: float | None = None
