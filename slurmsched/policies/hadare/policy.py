@@ -254,7 +254,7 @@ def _copy_groups(situation: Situation) -> list[CopyGroup]:
 def _with_groups(knowledge: Knowledge, groups: Iterable[CopyGroup]) -> Knowledge:
     """Returns the knowledge with what is known of forked jobs for each of their copies: the measured rates, and as
     service the part of the work that is done, which one copy's own service does not tell."""
-    profiles, service = dict(knowledge.by_family), dict(knowledge.service)
+    profiles, service, by_type = dict(knowledge.by_family), dict(knowledge.service), dict(knowledge.service_by_type)
     for group in groups:
         gpus, total = max(group.copies[0].original_request.gpus, 1), _total_steps(group.copies)
         known = knowledge.rate_profile(group.copies[0])
@@ -266,7 +266,8 @@ def _with_groups(knowledge: Knowledge, groups: Iterable[CopyGroup]) -> Knowledge
             seconds = copy.hints.duration or copy.time_limit
             if seconds and group.remaining:
                 service[copy.id] = seconds * (1 - group.remaining / total) * gpus
-    return replace(knowledge, by_family=profiles, service=service)
+                by_type.pop(copy.id, None)
+    return replace(knowledge, by_family=profiles, service=service, service_by_type=by_type)
 
 
 def _copies_that_end_it(group: CopyGroup, situation: Situation) -> frozenset[JobId]:
