@@ -105,7 +105,8 @@ class InMemoryStateStore:
             this_run = snapshot.gpus_of(job) * max(job.run_time, 0.0) if job.allocations else 0.0
             now = snapshot.gpu_type_of(job.allocations)
             by_type = state.service_by_type.get(job.id) or {now: state.service.get(job.id, 0.0)}
-            store._earlier[job.id] = {**by_type, now: max(0.0, by_type.get(now, 0.0) - this_run)}
+            before = {kind: seconds - this_run * (kind == now) for kind, seconds in by_type.items()}
+            store._earlier[job.id] = {kind: seconds for kind, seconds in before.items() if seconds > 0}
         return store
 
     def load_state(self, snapshot: Snapshot) -> SchedulerState:

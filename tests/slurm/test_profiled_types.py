@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,6 +17,11 @@ pytestmark = pytest.mark.parametrize("mini", ["trixie"], indirect=True, scope="m
 
 HOME: Final = "/home/carol/profiling"
 PROFILES: Final = "/etc/synsched/profiles.json"
+RANKED: Final = """
+import sqlite3, sys
+store = sqlite3.connect("file:/var/lib/synsched/synsched.db?mode=ro", uri=True)
+print(*store.execute("SELECT rank_key FROM jobs WHERE id = ?", sys.argv[1:]).fetchone())
+"""
 CONTRARY: Final = """#!/bin/bash
 # A model that is five times as fast on the P100, whatever the makers' data sheets say.
 export PYTHONPATH=/opt/slurmsched
@@ -79,3 +85,21 @@ def test_measured_rates_decide_where_nothing_else_is_told(site: Mini) -> None:
     configure(site, profiles=PROFILES)
     assert nodes_of(site, "contrary", 2) == ["p100-1", "p100-1"]
     assert nodes_of(site, "unmeasured") == ["v100-1"], "another model has nothing from it"
+
+
+def test_a_duration_lasts_longer_on_the_slower_type(site: Mini) -> None:
+    """20 s of the P100, which is five times as fast: after 25 s on the V100 about 15 s of them are left."""
+    configure(site, system="synergy", order="srtf", profiles=PROFILES)
+    for _ in range(2):
+        site.train("alice", "--gres=gpu:p100:1", "-c", "1", hint="model=contrary,duration=5h")
+    site.round()
+    slow = site.train("alice", "--gres=gpu:1", "-c", "1", "--time=30", hint="model=contrary,duration=20s")
+    site.round()
+    assert site.jobs()[slow]["NodeList"] == "v100-1"
+    longer = f"test $(squeue -h -j {slow} -o %M | tr -d : | sed 's/^0*//') -ge 25"
+    site.until("it has run for 25 s", lambda: site.run("sh", "-c", longer).code == 0)
+    site.round()
+    ranked = site.sure("python3", "-c", RANKED, slow)
+    left = re.fullmatch(r"(\d+) s to go", ranked.strip())
+    assert left is not None, ranked
+    assert 5 <= int(left[1]) < 20

@@ -50,7 +50,7 @@ def waiting(site: Site) -> Site:
     journal.record_outcomes(
         [(entry, Outcome(requeue, Result.DONE, ("scontrol requeuehold Incomplete 13",)))], NOON - 40
     )
-    database.write("INSERT INTO service VALUES ('13', 1.0, 9000.0)")
+    database.write("INSERT INTO service VALUES ('13', 1.0, 9000.0, 'v100')")
     database.write(
         "INSERT INTO events (at, job, kind, sentence) VALUES (?, '13', 'displaced', 'gives way to 12')", (NOON - 40,)
     )

@@ -433,6 +433,7 @@ def test_rounds_begin_with_the_state_that_earlier_ones_left() -> None:
         original_requests={"2": Request(gpus=8, cpus=16)},
         held=frozenset({"2"}),
         service={"1": 9000.0, "2": 700.0},
+        service_by_type={"1": {"v100": 9000.0}, "2": {"k80": 700.0}},
         moves={"2": (NOW - 50.0, NOW - 40.0)},
         nices={"2": 3},
         policy_state={"promise": {"job": "2"}},

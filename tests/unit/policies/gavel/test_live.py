@@ -153,7 +153,7 @@ def test_a_running_job_goes_to_a_faster_type_that_is_free_where_it_pays() -> Non
     moved = GAVEL.decide(asked(slow, service={"1": 600.0}))
     assert types(moved) == {"1": "v100"}
     assert moved.targets["1"].reasons[0].code is ReasonCode.PAYS_FOR_RESTART
-    stays = GAVEL.decide(asked(replace(slow, hints=replace(slow.hints, duration=700)), service={"1": 600.0}))
+    stays = GAVEL.decide(asked(replace(slow, hints=replace(slow.hints, duration=610)), service={"1": 600.0}))
     assert types(stays) == {"1": "k80"}
 
 
