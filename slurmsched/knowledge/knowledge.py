@@ -248,11 +248,17 @@ class Knowledge:
         left = inf if job.time_limit is None else job.time_limit - self.executed_seconds(job)
         return left if left > 0 else inf
 
+    def duration_left_there(self, job: Job) -> float | None:
+        """Returns how much longer the hinted duration lasts on the GPUs that the job has; None if there is none, and
+        once it has passed."""
+        left = self._remaining_by_duration(job)
+        return None if left is None else self.seconds_there(job, left)
+
     def remaining_seconds_there(self, job: Job) -> float:
-        """Returns the same on the GPUs that the job has: a hinted duration takes longer on a slower type."""
+        """Returns `remaining_seconds` on the GPUs that the job has: a hinted duration takes longer on a slower type."""
         known = self.lengths.get(job.id)
-        by_duration = None if known is not None and known.runs else self._remaining_by_duration(job)
-        return self.remaining_seconds(job) if by_duration is None else self.seconds_there(job, by_duration)
+        by_duration = None if known is not None and known.runs else self.duration_left_there(job)
+        return self.remaining_seconds(job) if by_duration is None else by_duration
 
     def latest_remaining_seconds(self, job: Job) -> float:
         """Returns the seconds after which a job without a time limit has ended, for what others are promised: in 19 of

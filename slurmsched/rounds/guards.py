@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
+from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.policies import changes_types, settings_problems, takes_turns
@@ -28,16 +29,21 @@ class GuardContext:
     snapshot: Snapshot
     state: SchedulerState
     settings: Settings
+    knowledge: Knowledge
 
 
 Guard = Callable[[Job, GuardContext], Reason | None]
 
 
 def guarded_jobs(
-    snapshot: Snapshot, jobs: Iterable[Job], state: SchedulerState, settings: Settings
+    snapshot: Snapshot,
+    jobs: Iterable[Job],
+    state: SchedulerState,
+    settings: Settings,
+    knowledge: Knowledge,
 ) -> dict[JobId, Reason]:
     """The running jobs among `jobs` that must not be preempted, each with the reason of the first guard."""
-    context = GuardContext(snapshot, state, settings)
+    context = GuardContext(snapshot, state, settings, knowledge)
     reasons = ((job.id, _first_reason(job, context)) for job in jobs if _runs(job))
     return {job: reason for job, reason in reasons if reason is not None}
 
@@ -57,10 +63,14 @@ _PASSING: Final = frozenset({"min-run-time", "exempt-time"})
 
 
 def preemptible_from(
-    snapshot: Snapshot, jobs: Iterable[Job], state: SchedulerState, settings: Settings
+    snapshot: Snapshot,
+    jobs: Iterable[Job],
+    state: SchedulerState,
+    settings: Settings,
+    knowledge: Knowledge,
 ) -> dict[JobId, float]:
     """When those of the running jobs may be preempted that have only not run long enough, in unix seconds."""
-    context, times = GuardContext(snapshot, state, settings), dict[JobId, float]()
+    context, times = GuardContext(snapshot, state, settings, knowledge), dict[JobId, float]()
     for job in filter(_runs, jobs):
         if any(guard(job, context) is not None for name, guard in GUARDS.items() if name not in _PASSING):
             continue
@@ -132,7 +142,7 @@ def preemptible_times(situation: Situation) -> dict[JobId, float]:
 
 def cannot_move(job: Job, state: SchedulerState, snapshot: Snapshot, settings: Settings) -> bool:
     """Whether guards would protect this job from every move while it runs, so that it keeps what it is started with."""
-    context = GuardContext(snapshot, state, settings)
+    context = GuardContext(snapshot, state, settings, Knowledge())
     lasting = ("no-requeue", "not-batch", "asked-to-stay", "no-checkpoint", "moves-per-job-day")
     return any(GUARDS[name](job, context) is not None for name in lasting)
 
@@ -282,24 +292,22 @@ def _moves_spent(job: Job, context: GuardContext) -> Reason | None:
 
 
 def _ends_soon(job: Job, context: GuardContext) -> Reason | None:
-    left = _time_left(job, context.state)
+    left = _time_left(job, context)
     move_cost = context.settings.guards.restart_cost + checkpoint_lead(job, context.settings.checkpoint)
     return (
         Reason(ReasonCode.ENDS_SOON, {"left": format_duration(left)}) if left is not None and left < move_cost else None
     )
 
 
-def _time_left(job: Job, state: SchedulerState) -> float | None:
+def _time_left(job: Job, context: GuardContext) -> float | None:
     """Seconds until its time limit or the end of its hint's `duration=`, whichever is sooner; None if neither is known.
 
     A duration that is exceeded is ignored: a short `duration=` must not protect a job for ever.
     """
     limit = None if job.time_limit is None else max(0.0, job.time_limit - job.run_time)
-    attained = state.service.get(job.id, 0.0) / job.gpus if job.gpus else 0.0
-    expected = None if job.hints.duration is None else job.hints.duration - max(job.run_time, attained)
-    if expected is None or expected <= 0:
-        return limit
-    return expected if limit is None else min(limit, expected)
+    expected = context.knowledge.duration_left_there(job)
+    known = [left for left in (limit, expected) if left is not None]
+    return min(known, default=None)
 
 
 GUARDS: Final[Mapping[str, Guard]] = {

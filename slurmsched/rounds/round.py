@@ -170,7 +170,7 @@ def run_round(
                 by_use={**known.by_use, **probes},
             ),
             non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}
-            | guarded_jobs(observed, jobs, state, settings)
+            | guarded_jobs(observed, jobs, state, settings, known)
             | contested_jobs(observed, jobs, unmanaged.keys() | state.let_go, open_nodes)
             | leaving_jobs(state.starting)
             | refusals.kept_jobs(jobs, state),
@@ -183,7 +183,7 @@ def run_round(
             state=state.policy_state,
             recent_requests=state.usual,
             tickets=settings.tickets,
-            preemptible_from=preemptible_from(observed, jobs, state, settings),
+            preemptible_from=preemptible_from(observed, jobs, state, settings, known),
             unmovable=frozenset(job.id for job in due if cannot_move(job, state, observed, settings)),
             starting={job: start.allocations for job, start in state.starting.items() if not start.gone},
             awaiting=awaiting,

@@ -242,17 +242,18 @@ class LivePolicy:
         snapshot = Snapshot(now, _used(self.nodes, leases.values()), jobs)
         settings = Settings(guards=GuardSettings(restart_cost=semantics.restart_seconds))
         state = SchedulerState(service=service, moves=self._moves)
+        known = replace(self.knowledge, service=service, service_by_type=by_type, measured=self._measured, steps=steps)
         return Situation(
             snapshot,
             jobs,
-            replace(self.knowledge, service=service, service_by_type=by_type, measured=self._measured, steps=steps),
-            non_preemptible=guarded_jobs(snapshot, jobs, state, settings),
+            known,
+            non_preemptible=guarded_jobs(snapshot, jobs, state, settings, known),
             open_nodes={SPEC_PARTITION: frozenset(node.name for node in self.nodes)},
             max_moves=settings.guards.moves_per_round,
             restart_cost=settings.guards.restart_cost,
             period=semantics.period,
             state=self._state,
-            preemptible_from=preemptible_from(snapshot, jobs, state, settings),
+            preemptible_from=preemptible_from(snapshot, jobs, state, settings, known),
             unmovable=frozenset(job.id for job in jobs if cannot_move(job, state, snapshot, settings)),
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import CheckpointSignal, Hold, Job, Partition, Reason, ReasonCode, Request, SchedulerState
 from slurmsched.rounds.guards import (
     GUARDS,
@@ -35,7 +36,8 @@ def running(hint: str = "ckpt=usr1@60", run_time: float = 5000.0, **other: Any) 
 
 def code_of(held_fast: Job, memory: SchedulerState | None = None, **other: Any) -> ReasonCode | None:
     seen = snapshot([node()], [held_fast], NOW, **other)
-    reason = guarded_jobs(seen, [held_fast], memory or SchedulerState(), SETTINGS).get("1")
+    known = Knowledge(service={"1": held_fast.run_time * held_fast.gpus})
+    reason = guarded_jobs(seen, [held_fast], memory or SchedulerState(), SETTINGS, known).get("1")
     return reason.code if reason else None
 
 
@@ -58,6 +60,17 @@ def test_a_job_that_has_run_long_enough_and_saves_itself_may_be_displaced() -> N
 )
 def test_a_running_job_stays(held_fast: Job, code: ReasonCode) -> None:
     assert code_of(held_fast) is code
+
+
+@pytest.mark.parametrize(("gpu_type", "stays"), [("v100", True), ("k80", False)])
+def test_a_job_that_says_that_it_is_nearly_done_is_not_on_a_slower_type(gpu_type: str, stays: bool) -> None:
+    """It has run for 5,000 of its 5,100 seconds, which on the slower type are a quarter of its work."""
+    rates = {kind: Scaling((1,), (rate,)) for kind, rate in (("v100", 4.0), ("k80", 1.0))}
+    ran = {"1": {gpu_type: 5000.0}}
+    known = Knowledge(models={"m": Profile("m", "", {}, "measured", rates)}, service={"1": 5000.0}, service_by_type=ran)
+    at_work = job(1, hint="ckpt=usr1@60,model=m,duration=5100", run_time=5000.0, on=[share(gpu_type=gpu_type)])
+    guarded = guarded_jobs(snapshot([node()], [at_work], NOW), [at_work], SchedulerState(), SETTINGS, known)
+    assert [reason.code for reason in guarded.values()] == [ReasonCode.ENDS_SOON] * stays
 
 
 @pytest.mark.parametrize(
@@ -91,12 +104,12 @@ def test_a_job_is_moved_only_so_often_a_day(ages: tuple[float, ...], code: Reaso
 def test_a_site_may_displace_jobs_without_a_checkpoint() -> None:
     loose = replace(SETTINGS, guards=replace(SETTINGS.guards, require_checkpoint=False))
     stays = running("model=bert")
-    assert guarded_jobs(snapshot([node()], [stays], NOW), [stays], SchedulerState(), loose) == {}
+    assert guarded_jobs(snapshot([node()], [stays], NOW), [stays], SchedulerState(), loose, Knowledge()) == {}
 
 
 def test_every_guard_that_holds_is_named() -> None:
     stays = running("move=no", requeue=False, run_time=60)
-    said = guard_reasons(stays, GuardContext(snapshot([node()], [stays], NOW), SchedulerState(), SETTINGS))
+    said = guard_reasons(stays, GuardContext(snapshot([node()], [stays], NOW), SchedulerState(), SETTINGS, Knowledge()))
     assert list(said) == ["no-requeue", "asked-to-stay", "no-checkpoint", "min-run-time"]
     assert set(said) <= set(GUARDS)
     assert said["min-run-time"].sentence == "has run for 1 min: a job is preempted after 19 min at the earliest"
@@ -129,7 +142,7 @@ def test_the_signal_is_the_one_that_was_named() -> None:
     ],
 )
 def test_when_a_job_has_run_long_enough(young: Job, times: dict[str, float]) -> None:
-    assert preemptible_from(snapshot([node()], [young], NOW), [young], SchedulerState(), SETTINGS) == times
+    assert preemptible_from(snapshot([node()], [young], NOW), [young], SchedulerState(), SETTINGS, Knowledge()) == times
 
 
 @pytest.mark.parametrize(
@@ -167,13 +180,15 @@ def test_a_run_after_a_restart_lasts_until_the_restart_has_paid(
     state = SchedulerState(restart_seconds=seconds)
     assert code_of(at_work, state) is ReasonCode.MIN_RUN_TIME
     assert code_of(replace(at_work, run_time=least), state) is None
-    assert preemptible_from(snapshot([node()], [at_work], NOW), [at_work], state, SETTINGS) == {"1": NOW + 1}
+    assert preemptible_from(snapshot([node()], [at_work], NOW), [at_work], state, SETTINGS, Knowledge()) == {
+        "1": NOW + 1
+    }
 
 
 def test_where_restarts_cost_nothing_one_lengthens_no_run() -> None:
     free = replace(SETTINGS, guards=replace(SETTINGS.guards, restart_cost=0.0))
     again = running(restarts=3, run_time=1200)
-    assert guarded_jobs(snapshot([node()], [again], NOW), [again], SchedulerState(), free) == {}
+    assert guarded_jobs(snapshot([node()], [again], NOW), [again], SchedulerState(), free, Knowledge()) == {}
 
 
 @pytest.mark.parametrize(
