@@ -204,14 +204,14 @@ class Knowledge:
 
     def executed_seconds(self, job: Job) -> float:
         """Returns the seconds of all its runs, at its current number of GPUs or shards."""
-        return self.attained_gpu_seconds(job) / (self.parts_of_gpu.get(job.id) or max(job.gpus, 1))
+        return self.attained_gpu_seconds(job) / self._gpus_of(job)
+
+    def _gpus_of(self, job: Job) -> float:
+        return self.parts_of_gpu.get(job.id) or max(job.gpus, 1)
 
     def done_seconds(self, job: Job) -> float:
         """Returns the seconds that its runs would have taken on the GPU type that durations refer to."""
-        gpus = self.parts_of_gpu.get(job.id) or max(job.gpus, 1)
-        by_type = self.service_by_type.get(job.id)
-        if by_type is None:
-            return self.executed_seconds(job)
+        gpus, by_type = self._gpus_of(job), self.service_by_type.get(job.id, {"": self.attained_gpu_seconds(job)})
         return sum(seconds / gpus * self._speed_on(job, kind) for kind, seconds in by_type.items())
 
     def _speed_on(self, job: Job, gpu_type: str) -> float:
@@ -227,15 +227,20 @@ class Knowledge:
         """Returns how long so many seconds of the GPU type that durations refer to take on the GPUs that it has."""
         return seconds / min((self._speed_on(job, share.gpu_type) for share in job.allocations), default=1.0)
 
+    def learnt_length(self, job: Job) -> ExpectedLength | None:
+        """Returns how long the job still runs by earlier runs of its owner; None if there are none."""
+        known = self.lengths.get(job.id)
+        return known if known is not None and known.runs else None
+
     def remaining_seconds(self, job: Job) -> float:
         """Returns the seconds that it still needs: the mean of its distribution if runs of its owner tell it, else by
         the hinted duration, of the GPU type that durations refer to, or, once that has passed, by its time limit.
 
         Always above zero; infinite if nothing is known or all has passed.
         """
-        known = self.lengths.get(job.id)
-        if known is not None and known.runs:
-            return known.mean
+        learnt = self.learnt_length(job)
+        if learnt is not None:
+            return learnt.mean
         by_duration = self._remaining_by_duration(job)
         return self._remaining_by_limit(job) if by_duration is None else by_duration
 
@@ -256,15 +261,14 @@ class Knowledge:
 
     def remaining_seconds_there(self, job: Job) -> float:
         """Returns `remaining_seconds` on the GPUs that the job has: a hinted duration takes longer on a slower type."""
-        known = self.lengths.get(job.id)
-        by_duration = None if known is not None and known.runs else self.duration_left_there(job)
+        by_duration = self.duration_left_there(job) if self.learnt_length(job) is None else None
         return self.remaining_seconds(job) if by_duration is None else by_duration
 
     def latest_remaining_seconds(self, job: Job) -> float:
         """Returns the seconds after which a job without a time limit has ended, for what others are promised: in 19 of
         20 cases by its distribution, else as `remaining_seconds_there`."""
-        known = self.lengths.get(job.id)
-        return known.latest if known is not None and known.runs else self.remaining_seconds_there(job)
+        learnt = self.learnt_length(job)
+        return self.remaining_seconds_there(job) if learnt is None else learnt.latest
 
     def relative_speed(self, job: Job, allocations: Iterable[NodeAllocation], nodes: Mapping[str, Node]) -> float:
         """Returns the speed with these allocations relative to that at the GPU-proportional share of the same nodes.

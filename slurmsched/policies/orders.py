@@ -189,8 +189,7 @@ _BY_EARLIER_RUNS: Final = "by how long its owner's earlier runs took"
 
 
 def _is_learnt(situation: Situation, job: Job) -> bool:
-    known = situation.knowledge.lengths.get(job.id)
-    return known is not None and known.runs > 0
+    return situation.knowledge.learnt_length(job) is not None
 
 
 def _fair_share_of_gpus(situation: Situation) -> float:

@@ -107,10 +107,12 @@ class Pipeline:
         if entitlement.utility and start and session.victims:
             with_evictions, worth = session.checkpoint(), entitlement.utility(session.allocations())
             session.rollback(start)
-            if worth <= entitlement.utility(session.allocations()) or _starts_without_evictions(session):
+            without = entitlement.utility(session.allocations())
+            if worth <= without or _starts_without_evictions(session):
                 session.moves_left, session.may_evict = 0, False
                 self._run(session, promises)
-            if worth > entitlement.utility(session.allocations()):
+                without = entitlement.utility(session.allocations())
+            if worth > without:
                 session.rollback(with_evictions)
             else:
                 session.moves_left, session.may_evict = situation.max_moves, True

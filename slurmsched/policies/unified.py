@@ -481,7 +481,7 @@ def _due_gpus(situation: Situation) -> Mapping[str, float]:
     jobs = [*first.values()]  # one for all that an owner has in an account: what they are due together is the same
     tree = build_ticket_tree(jobs, build_ticket_registry(situation.tickets, situation.snapshot.associations))
     due = defaultdict[str, float](float)
-    shares = divide_by_tickets(tree, _worth_of_cluster(situation), np.array([asked[owner] for owner in first]))
+    shares = divide_by_tickets(tree, _worth_of_cluster(situation), np.array([*asked.values()]))
     for job, gpus in zip(jobs, shares.tolist(), strict=True):
         due[job.user] += gpus
     return due

@@ -24,7 +24,7 @@ _MAX_RESTART_RATIO: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class GuardContext:
-    """What a guard looks at beside the job."""
+    """What a guard looks at beside the job; one for all jobs of a round."""
 
     snapshot: Snapshot
     state: SchedulerState
@@ -35,15 +35,8 @@ class GuardContext:
 Guard = Callable[[Job, GuardContext], Reason | None]
 
 
-def guarded_jobs(
-    snapshot: Snapshot,
-    jobs: Iterable[Job],
-    state: SchedulerState,
-    settings: Settings,
-    knowledge: Knowledge,
-) -> dict[JobId, Reason]:
+def guarded_jobs(jobs: Iterable[Job], context: GuardContext) -> dict[JobId, Reason]:
     """The running jobs among `jobs` that must not be preempted, each with the reason of the first guard."""
-    context = GuardContext(snapshot, state, settings, knowledge)
     reasons = ((job.id, _first_reason(job, context)) for job in jobs if _runs(job))
     return {job: reason for job, reason in reasons if reason is not None}
 
@@ -62,21 +55,15 @@ _PASSING: Final = frozenset({"min-run-time", "exempt-time"})
 """The guards that a job grows out of while it runs."""
 
 
-def preemptible_from(
-    snapshot: Snapshot,
-    jobs: Iterable[Job],
-    state: SchedulerState,
-    settings: Settings,
-    knowledge: Knowledge,
-) -> dict[JobId, float]:
+def preemptible_from(jobs: Iterable[Job], context: GuardContext) -> dict[JobId, float]:
     """When those of the running jobs may be preempted that have only not run long enough, in unix seconds."""
-    context, times = GuardContext(snapshot, state, settings, knowledge), dict[JobId, float]()
+    times = dict[JobId, float]()
     for job in filter(_runs, jobs):
         if any(guard(job, context) is not None for name, guard in GUARDS.items() if name not in _PASSING):
             continue
         left = max(_min_run_seconds(job, context), _exempt_seconds(job, context)) - job.run_time
         if left > 0:
-            times[job.id] = snapshot.time + left
+            times[job.id] = context.snapshot.time + left
     return times
 
 
@@ -140,9 +127,8 @@ def preemptible_times(situation: Situation) -> dict[JobId, float]:
     }
 
 
-def cannot_move(job: Job, state: SchedulerState, snapshot: Snapshot, settings: Settings) -> bool:
+def cannot_move(job: Job, context: GuardContext) -> bool:
     """Whether guards would protect this job from every move while it runs, so that it keeps what it is started with."""
-    context = GuardContext(snapshot, state, settings, Knowledge())
     lasting = ("no-requeue", "not-batch", "asked-to-stay", "no-checkpoint", "moves-per-job-day")
     return any(GUARDS[name](job, context) is not None for name in lasting)
 

@@ -31,6 +31,7 @@ from slurmsched.rounds.checkpoints import awaited_checkpoints
 from slurmsched.rounds.collector import paused_collector
 from slurmsched.rounds.forecast import WaitForecast
 from slurmsched.rounds.guards import (
+    GuardContext,
     cannot_move,
     contested_jobs,
     guarded_jobs,
@@ -161,6 +162,7 @@ def run_round(
         )
         longest = settings.learning.longest_probe if settings.learning.accounting else 0.0
         probes = probe_profiles(observed, managed, {job.id for job in jobs}, known, state, longest=longest)
+        guards = GuardContext(observed, state, settings, known)
         situation = Situation(
             snapshot=observed,
             jobs=tuple(jobs),
@@ -170,7 +172,7 @@ def run_round(
                 by_use={**known.by_use, **probes},
             ),
             non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}
-            | guarded_jobs(observed, jobs, state, settings, known)
+            | guarded_jobs(jobs, guards)
             | contested_jobs(observed, jobs, unmanaged.keys() | state.let_go, open_nodes)
             | leaving_jobs(state.starting)
             | refusals.kept_jobs(jobs, state),
@@ -183,8 +185,8 @@ def run_round(
             state=state.policy_state,
             recent_requests=state.usual,
             tickets=settings.tickets,
-            preemptible_from=preemptible_from(observed, jobs, state, settings, known),
-            unmovable=frozenset(job.id for job in due if cannot_move(job, state, observed, settings)),
+            preemptible_from=preemptible_from(jobs, guards),
+            unmovable=frozenset(job.id for job in due if cannot_move(job, guards)),
             starting={job: start.allocations for job, start in state.starting.items() if not start.gone},
             awaiting=awaiting,
             freeing=freeing_nodes(state.starting),

@@ -32,7 +32,7 @@ from slurmsched.model import (
 )
 from slurmsched.model.hints import CheckpointSignal
 from slurmsched.policies.stages import Policy, Situation
-from slurmsched.rounds.guards import cannot_move, guarded_jobs, preemptible_from
+from slurmsched.rounds.guards import GuardContext, cannot_move, guarded_jobs, preemptible_from
 from slurmsched.settings.definition import GuardSettings, Settings
 from slurmsched.simulation.inputs import CLOCK_START
 from slurmsched.simulation.replay import (
@@ -241,20 +241,20 @@ class LivePolicy:
                     by_type[job.id] = active.service_by_type
         snapshot = Snapshot(now, _used(self.nodes, leases.values()), jobs)
         settings = Settings(guards=GuardSettings(restart_cost=semantics.restart_seconds))
-        state = SchedulerState(service=service, moves=self._moves)
         known = replace(self.knowledge, service=service, service_by_type=by_type, measured=self._measured, steps=steps)
+        guards = GuardContext(snapshot, SchedulerState(service=service, moves=self._moves), settings, known)
         return Situation(
             snapshot,
             jobs,
             known,
-            non_preemptible=guarded_jobs(snapshot, jobs, state, settings, known),
+            non_preemptible=guarded_jobs(jobs, guards),
             open_nodes={SPEC_PARTITION: frozenset(node.name for node in self.nodes)},
             max_moves=settings.guards.moves_per_round,
             restart_cost=settings.guards.restart_cost,
             period=semantics.period,
             state=self._state,
-            preemptible_from=preemptible_from(snapshot, jobs, state, settings, known),
-            unmovable=frozenset(job.id for job in jobs if cannot_move(job, state, snapshot, settings)),
+            preemptible_from=preemptible_from(jobs, guards),
+            unmovable=frozenset(job.id for job in jobs if cannot_move(job, guards)),
         )
 
     def _record_measurements(self, round_input: RoundInput) -> None:

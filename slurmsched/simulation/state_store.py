@@ -42,7 +42,6 @@ from slurmsched.store.journal import JournalEntry
 from slurmsched.store.measurements import LastReport
 
 _EMPTY_STATE = SchedulerState()
-"""In place of a start: all runs before the store began."""
 _WITH_RESOURCES = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
 
 

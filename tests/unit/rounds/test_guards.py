@@ -34,10 +34,15 @@ def running(hint: str = "ckpt=usr1@60", run_time: float = 5000.0, **other: Any) 
     return job(1, hint=hint, run_time=run_time, on=[share()], **other)
 
 
+def context(one: Job, settings: Settings = SETTINGS) -> GuardContext:
+    """Of a job alone on its node, of which nothing is remembered or known."""
+    return GuardContext(snapshot([node()], [one], NOW), SchedulerState(), settings, Knowledge())
+
+
 def code_of(held_fast: Job, memory: SchedulerState | None = None, **other: Any) -> ReasonCode | None:
     seen = snapshot([node()], [held_fast], NOW, **other)
     known = Knowledge(service={"1": held_fast.run_time * held_fast.gpus})
-    reason = guarded_jobs(seen, [held_fast], memory or SchedulerState(), SETTINGS, known).get("1")
+    reason = guarded_jobs([held_fast], GuardContext(seen, memory or SchedulerState(), SETTINGS, known)).get("1")
     return reason.code if reason else None
 
 
@@ -69,7 +74,7 @@ def test_a_job_that_says_that_it_is_nearly_done_is_not_on_a_slower_type(gpu_type
     ran = {"1": {gpu_type: 5000.0}}
     known = Knowledge(models={"m": Profile("m", "", {}, "measured", rates)}, service={"1": 5000.0}, service_by_type=ran)
     at_work = job(1, hint="ckpt=usr1@60,model=m,duration=5100", run_time=5000.0, on=[share(gpu_type=gpu_type)])
-    guarded = guarded_jobs(snapshot([node()], [at_work], NOW), [at_work], SchedulerState(), SETTINGS, known)
+    guarded = guarded_jobs([at_work], replace(context(at_work), knowledge=known))
     assert [reason.code for reason in guarded.values()] == [ReasonCode.ENDS_SOON] * stays
 
 
@@ -104,12 +109,12 @@ def test_a_job_is_moved_only_so_often_a_day(ages: tuple[float, ...], code: Reaso
 def test_a_site_may_displace_jobs_without_a_checkpoint() -> None:
     loose = replace(SETTINGS, guards=replace(SETTINGS.guards, require_checkpoint=False))
     stays = running("model=bert")
-    assert guarded_jobs(snapshot([node()], [stays], NOW), [stays], SchedulerState(), loose, Knowledge()) == {}
+    assert guarded_jobs([stays], context(stays, settings=loose)) == {}
 
 
 def test_every_guard_that_holds_is_named() -> None:
     stays = running("move=no", requeue=False, run_time=60)
-    said = guard_reasons(stays, GuardContext(snapshot([node()], [stays], NOW), SchedulerState(), SETTINGS, Knowledge()))
+    said = guard_reasons(stays, context(stays))
     assert list(said) == ["no-requeue", "asked-to-stay", "no-checkpoint", "min-run-time"]
     assert set(said) <= set(GUARDS)
     assert said["min-run-time"].sentence == "has run for 1 min: a job is preempted after 19 min at the earliest"
@@ -142,7 +147,7 @@ def test_the_signal_is_the_one_that_was_named() -> None:
     ],
 )
 def test_when_a_job_has_run_long_enough(young: Job, times: dict[str, float]) -> None:
-    assert preemptible_from(snapshot([node()], [young], NOW), [young], SchedulerState(), SETTINGS, Knowledge()) == times
+    assert preemptible_from([young], context(young)) == times
 
 
 @pytest.mark.parametrize(
@@ -180,15 +185,13 @@ def test_a_run_after_a_restart_lasts_until_the_restart_has_paid(
     state = SchedulerState(restart_seconds=seconds)
     assert code_of(at_work, state) is ReasonCode.MIN_RUN_TIME
     assert code_of(replace(at_work, run_time=least), state) is None
-    assert preemptible_from(snapshot([node()], [at_work], NOW), [at_work], state, SETTINGS, Knowledge()) == {
-        "1": NOW + 1
-    }
+    assert preemptible_from([at_work], replace(context(at_work), state=state)) == {"1": NOW + 1}
 
 
 def test_where_restarts_cost_nothing_one_lengthens_no_run() -> None:
     free = replace(SETTINGS, guards=replace(SETTINGS.guards, restart_cost=0.0))
     again = running(restarts=3, run_time=1200)
-    assert guarded_jobs(snapshot([node()], [again], NOW), [again], SchedulerState(), free, Knowledge()) == {}
+    assert guarded_jobs([again], context(again, settings=free)) == {}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +204,7 @@ def test_where_restarts_cost_nothing_one_lengthens_no_run() -> None:
     ],
 )
 def test_whether_what_a_job_is_started_with_could_be_taken_back(waits: Job, fixed: bool) -> None:
-    assert cannot_move(waits, SchedulerState(), snapshot([node()], [waits], NOW), SETTINGS) is fixed
+    assert cannot_move(waits, context(waits)) is fixed
 
 
 @pytest.mark.parametrize(

@@ -306,22 +306,17 @@ class TestCost:
             pytest.param("\n" + "JobId=1 \n" * 60_000, id="lines"),
         ],
     )
-    def test_arguments_of_half_a_megabyte_take_time_in_proportion_to_their_length(self, arguments: str) -> None:
-        def seconds(of: str) -> tuple[float, float]:
-            commands = Commands(5, runner=FakeSlurm([running(1, arguments=of)]))
-            [row] = read_squeue(commands).values()
-            data, start = running(1, arguments=of).text().encode(), time.process_time()
-            parse_details(data, 0, row)
-            parsed = time.process_time()
-            CommandJobReader().read_records(commands)
-            return parsed - start, time.process_time() - parsed
-
-        whole, quarter = (
-            [min(each) for each in zip(*(seconds(arguments[:length]) for _ in range(3)), strict=True)]
-            for length in (len(arguments), len(arguments) // 4)
-        )
-        assert whole[0] < 0.05 + 10 * quarter[0]
-        assert whole[1] < 0.05 + 10 * quarter[1]
+    def test_arguments_of_half_a_megabyte_cost_milliseconds(self, arguments: str) -> None:
+        """Of the processor: others may use it too."""
+        commands = Commands(5, runner=FakeSlurm([running(1, arguments=arguments)]))
+        [row] = read_squeue(commands).values()
+        data = running(1, arguments=arguments).text().encode()
+        start = time.process_time()
+        parse_details(data, 0, row)
+        assert time.process_time() - start < 0.005
+        start = time.process_time()
+        CommandJobReader().read_records(commands)
+        assert time.process_time() - start < 1.0
 
     @pytest.mark.parametrize(
         "text",
@@ -347,7 +342,7 @@ class TestCost:
             expand_hostlist(text, 2000)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert (time.process_time() - start < 2.0, peak < 5_000_000) == (True, True)
+        assert (time.process_time() - start < 0.1, peak < 5_000_000) == (True, True)
 
 
 PIECES = st.sampled_from(
