@@ -174,11 +174,12 @@ _MANY_NODES: Final = 2000
 
 def check_narrowing(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """Whether slurmctld tests what starts in a large partition on its planned nodes alone (docs/admin.md)."""
-    release, wanted = release_number(snapshot.release), settings.manage.partitions
+    release, manage = release_number(snapshot.release), settings.manage
     if settings.rounds.mode is not Mode.ENFORCE or release is None or release < NARROWING_SINCE:
         return
     many = [partition for partition in snapshot.partitions if len(partition.nodes) >= _MANY_NODES]
-    many = [partition for partition in many if not wanted or partition.name in wanted]
+    many = [partition for partition in many if partition.name not in manage.never_partitions]
+    many = [partition for partition in many if not manage.partitions or partition.name in manage.partitions]
     without = ", ".join(partition.name for partition in many if not partition.narrows)
     if without:
         what = f"slurmctld tests each start on all nodes of {without}: 30 ms on 4,000, 80 ms on 12,500"

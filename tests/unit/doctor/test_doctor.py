@@ -235,6 +235,9 @@ LARGE = ManageSettings(partitions=("large",))
         pytest.param(
             False, "24.11.5", Settings(manage=ManageSettings(partitions=("small",))), "", id="only another is managed"
         ),
+        pytest.param(
+            False, "24.11.5", Settings(manage=ManageSettings(never_partitions=("large",))), "", id="it is never managed"
+        ),
         pytest.param(False, "22.05.8", Settings(), "", id="a release in which it does nothing"),
     ],
 )
