@@ -114,7 +114,7 @@ def test_nobody_is_held_while_the_scheduler_only_looks(slurmctld: Slurmctld, mod
 
 
 def test_nobody_is_held_for_a_scheduler_that_is_gone(slurmctld: Slurmctld) -> None:
-    slurmctld.beat(age=901)
+    slurmctld.beat(age=905)
     assert slurmctld.submit()["priority"] == AS_IT_WAS
     slurmctld.beat(age=880)
     assert slurmctld.submit()["priority"] == HELD
