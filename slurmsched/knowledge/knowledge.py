@@ -211,7 +211,10 @@ class Knowledge:
 
     def done_seconds(self, job: Job) -> float:
         """Returns the seconds that its runs would have taken on the GPU type that durations refer to."""
-        gpus, by_type = self._gpus_of(job), self.service_by_type.get(job.id, {"": self.attained_gpu_seconds(job)})
+        by_type = self.service_by_type.get(job.id)
+        if by_type is None:
+            return self.executed_seconds(job)
+        gpus = self._gpus_of(job)
         return sum(seconds / gpus * self._speed_on(job, kind) for kind, seconds in by_type.items())
 
     def _speed_on(self, job: Job, gpu_type: str) -> float:
@@ -225,7 +228,9 @@ class Knowledge:
 
     def seconds_there(self, job: Job, seconds: float) -> float:
         """Returns how long so many seconds of the GPU type that durations refer to take on the GPUs that it has."""
-        return seconds / min((self._speed_on(job, share.gpu_type) for share in job.allocations), default=1.0)
+        if not job.allocations:
+            return seconds
+        return seconds / min([self._speed_on(job, share.gpu_type) for share in job.allocations])
 
     def learnt_length(self, job: Job) -> ExpectedLength | None:
         """Returns how long the job still runs by earlier runs of its owner; None if there are none."""

@@ -33,11 +33,11 @@ from slurmsched.policies.session import Session
 def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dict[JobId, Reason]]:
     """Return the targets and the waiting jobs of a finished session, each with its reasons."""
     targets, waits, passed_over = dict[JobId, Target](), list[Job](), False
-    speeds = _RelativeSpeeds(session)
+    speeds, keeps = _RelativeSpeeds(session), Reason(ReasonCode.KEEPS_LEASE)
     for ranked in session.ranking:
         job = session.jobs[ranked.job]
         if job.id in session.running:
-            why = session.reasons.get(job.id, Reason(ReasonCode.KEEPS_LEASE))
+            why = session.reasons.get(job.id, keeps)
             targets[job.id] = _target(session, speeds, job, job.allocations, (why,))
         elif job.id in session.placements:
             allocations = session.placements[job.id].node_allocations(session.pools)

@@ -9,13 +9,13 @@ from itertools import chain
 
 import numpy as np
 
-from slurmsched.arrays import Ints
+from slurmsched.arrays import Ints, Mask
 from slurmsched.model import MILLI_PER_GPU, Job, JobId, Reason, ReasonCode
 from slurmsched.policies.admit.allocate import FailedRequestCache
 from slurmsched.policies.cluster.demand import DemandLevel
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import FIRST_FIT, NodeScore, Placement
-from slurmsched.policies.session import Session
+from slurmsched.policies.session import PromisedStart, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +107,18 @@ class VictimQueue:
         ranks = np.array([session.rank_of[job] for job in both.jobs], dtype=np.int64)
         return both.those(np.argsort(-ranks, kind="stable"))
 
-    def free_without(self, count: int, free: FreeResources, leaving: Collection[JobId] | None = None) -> FreeResources:
-        """Return the free resources after the eviction of the first `count` jobs, or of those of them in `leaving`."""
+    def are_not_in(self, jobs: Collection[JobId]) -> Mask:
+        """Return whether each job is not one of these; [jobs]."""
+        return ~np.fromiter(map(jobs.__contains__, self.jobs), np.bool_, len(self.jobs))
+
+    def free_without(self, count: int, free: FreeResources, leaving: Mask | None = None) -> FreeResources:
+        """Return the free resources after the eviction of the first `count` jobs, or of those of them that are
+        `leaving`; [jobs]."""
         end, device_end, pools = int(self.ends[count]), int(self.device_ends[count]), free.pools
         gpus, cpus, memory, exclusive = (of[:end] for of in (self.gpus, self.cpus, self.memory, self.exclusive))
         nodes, devices = pools.node_of[self.pools[:end]], self.devices[:device_end]
         if leaving is not None:
-            counted = np.array([job in leaving for job in self.jobs[:count]], dtype=np.bool_)
+            counted = leaving[:count]
             of_entry = np.repeat(counted, np.diff(self.ends[: count + 1]))
             gpus, cpus, memory, exclusive = (of * of_entry for of in (gpus, cpus, memory, exclusive))
             devices = devices[np.repeat(counted, np.diff(self.device_ends[: count + 1]))]
@@ -181,6 +186,7 @@ class Preempt:
     _enough: dict[Hashable, _Enough] = field(default_factory=dict)
     """By what newcomers ask for how many jobs are enough; until somebody is evicted."""
     _queue: VictimQueue | None = None
+    _outlast: tuple[VictimQueue, PromisedStart, Mask] | None = None
     _epoch: int = -1
     _moves_spent: Reason = field(init=False)
     _moves_saved: Reason = field(init=False)
@@ -240,7 +246,7 @@ class Preempt:
         """Return the queue of all preemptible jobs from an earlier one. Nobody else runs since then, but for those who
         are restarted with less."""
         session, running, shrunk = self.session, self.session.running, self.session.shrunk
-        stay = ~np.fromiter(map(session.victims.__contains__, queue.jobs), np.bool_, len(queue.jobs))
+        stay = queue.are_not_in(session.victims)
         for number in np.flatnonzero(~stay).tolist():
             job, has = queue.jobs[number], queue.allocations[number]
             stay[number] = running.get(job) is has or shrunk.get(job) is has
@@ -293,8 +299,15 @@ class Preempt:
         session, promise = self.session, self.session.promise
         beside = None
         if promise is not None and session.outlasts_promise(job):
-            beside = queue.free_without(count, promise.beside, set(queue.jobs[:count]) - promise.ended)
+            beside = queue.free_without(count, promise.beside, self._outlasting(queue, promise))
         return self.placement_on(job, queue.free_without(count, session.free_at_minimum), beside, node_score)
+
+    def _outlasting(self, queue: VictimQueue, promise: PromisedStart) -> Mask:
+        """Return which of these running jobs may still run at the promised start; [jobs]."""
+        known = self._outlast
+        if known is None or known[0] is not queue or known[1] is not promise:
+            known = self._outlast = queue, promise, queue.are_not_in(promise.ended)
+        return known[2]
 
     def placement_on(
         self, job: Job, free: FreeResources, beside: FreeResources | None, node_score: NodeScore | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -203,7 +202,7 @@ class Eligibility:
         request, needed = job.original_request, self._needed_on_node(job)
         usable = pools.cpu_units(request.threads_per_core).within(pools.cpus[pools.node_of])
         cpus = {pools.node(pool).name: int(usable[pool]) for pool in range(len(pools))}
-        large = [n for n in pools.nodes if needed.fits_in(replace(n.total, cpus=cpus[n.name]))]
+        large = [n for n in pools.nodes if needed.cpus <= cpus[n.name] and needed.memory <= n.total.memory]
         for partition in job.partitions:
             inside = {node.name for node in large if partition in node.partitions}
             for mask in wanted:

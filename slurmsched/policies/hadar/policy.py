@@ -29,7 +29,7 @@ from slurmsched.policies.cluster.gang import gang_of, why_single_type
 from slurmsched.policies.cluster.resources import Allocation, Pools
 from slurmsched.policies.empty_cluster import EmptyCluster
 from slurmsched.policies.hadar.places import FreeGpus, undominated
-from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
+from slurmsched.policies.hadar.primal_dual import BEAM_WIDTH, HadarScheduler, PricedRound
 from slurmsched.policies.hadar.problem import (
     GangThroughput,
     HadarJob,
@@ -235,10 +235,12 @@ def _no_faster(rates: Mapping[str, float], most: float, but_for: Container[str])
 def _known_rates(profile: Profile | None, named: str, gpus: int) -> Mapping[str, float]:
     """Returns the rates of a profile, as parts of that on the named type; empty where that is not known, or several
     nodes make a difference."""
-    if profile is None or named not in profile.scaling or any(of.apart for of in profile.scaling.values()):
+    scaling = profile.scaling if profile is not None else {}
+    if named not in scaling or any(of.apart for of in scaling.values()):
         return {}
-    full = profile.scaling[named].rate_at(gpus)
-    return {kind: scaling.rate_at(gpus) / full for kind, scaling in profile.scaling.items()} if full > 0 else {}
+    rates = {kind: of.rate_at(gpus) for kind, of in scaling.items()}
+    full = rates[named]
+    return {kind: rate / full for kind, rate in rates.items()} if full > 0 else {}
 
 
 def _on_faster_idle_types(
@@ -305,6 +307,8 @@ class HadarPrices:
 
     make_utility: UtilityFactory = slack_aware
     name: str = "hadar"
+    beam_width: int = BEAM_WIDTH
+    """As of `HadarScheduler`."""
 
     def __call__(
         self,
@@ -317,7 +321,9 @@ class HadarPrices:
         has a use for their GPUs gets them; those in `kept` run and stay."""
         resources = RoundResources.of(situation, Proportional())
         problem = build_problem(situation, (leaving or {}).values(), resources)
-        scheduler = HadarScheduler(self.make_utility, restart_cost=situation.restart_cost, period=situation.period)
+        scheduler = HadarScheduler(
+            self.make_utility, situation.restart_cost, situation.period, beam_width=self.beam_width
+        )
         # Prices cover all jobs, protected ones too: else utilities of rounds are not comparable and rounds alternate.
         priced_round = PricedRound(scheduler, problem.queue, problem.servers)
         allocations = priced_round.decide(problem.running)

@@ -125,11 +125,11 @@ def target_workload(requests: Iterable[tuple[Request, int]], pools: Pools) -> Ta
 
 def count_tasks(requests: Iterable[tuple[Request, int]], pools: Pools) -> Counter[TaskDemand]:
     """Return what requests take of single nodes, each with how often; nothing of those that fit nowhere."""
-    counts, tasks = Counter[TaskDemand](), dict[Request, tuple[tuple[TaskDemand, int], ...]]()
+    counts, each = Counter[TaskDemand](), Counter[Request]()
     for request, occurrences in requests:
-        if request not in tasks:
-            tasks[request] = tuple(_tasks_of(request, pools))
-        for task, nodes in tasks[request]:
+        each[request] += occurrences
+    for request, occurrences in each.items():
+        for task, nodes in _tasks_of(request, pools):
             counts[task] += nodes * occurrences
     return counts
 
