@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from typing import Final
 
 SMALL_BATCH: Final = 100
@@ -28,3 +29,17 @@ def next_batch_size(done: int, seconds: float, most: int) -> int:
     many."""
     in_time = int(BATCH_SECONDS * done / seconds) if seconds > 0 else most
     return max(1, min(most, max(2 * done, SMALL_BATCH), in_time))
+
+
+def begun_in_time(ready: Sequence[int], begins: Set[int], left: float, each: float) -> tuple[int, ...]:
+    """The ready operations but those that begin a start which cannot be finished in the seconds that are `left`.
+
+    `begins` are operations that begin a start: an update, which a release follows in a later batch. An operation takes
+    `each` seconds, as in the batch before; 0 where there was none.
+    """
+    beginning = [index for index in ready if index in begins]
+    most = len(beginning) if left > 0 else 0
+    if each and most:
+        most = min(most, max(0, int((left / each - (len(ready) - most)) / 2)))
+    kept = frozenset(beginning[:most])
+    return tuple(index for index in ready if index in kept or index not in begins)

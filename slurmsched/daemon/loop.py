@@ -49,6 +49,9 @@ _REST_FACTOR: Final = 4.0
 _RECORDING: Final = 10.0
 """Seconds before a round in which no forecast is stored any more: for 10,000 jobs that takes three."""
 
+_DECISIONS_OF_FORECAST: Final = 4
+"""Rounds of which the shortest forecast is made: where there is no time for them none is begun."""
+
 _COMPLETES_WITHIN: Final = 120.0
 """Seconds for which the end of a completing job is awaited: Slurm may tell nobody when its resources are free."""
 
@@ -103,7 +106,8 @@ class DaemonLoop:
         self._settle_at = 0.0
         self._wake_at = inf
         """Unix seconds at which something becomes possible that no event announces."""
-        self._waiting = 0
+        self._waiting, self._decided_in = 0, 0.0
+        """The jobs that waited after the last round, and the seconds that the last full round took to decide."""
         self._closed: str | None = None
         """Why nothing may be changed, as logged last."""
 
@@ -162,7 +166,7 @@ class DaemonLoop:
             self._wake_at = min(wake_time(report.snapshot), report.retry_at)
             self._waiting = report.tally.waiting
             if not report.result.starts_only:
-                self._full_round_began = began
+                self._full_round_began, self._decided_in = began, report.tally.decide_s or 0.0
             self._succeeded(report)
             self._metrics.round_ended(report, self._context.backend.calls)
             return report.snapshot
@@ -181,7 +185,12 @@ class DaemonLoop:
         settings, budget = self._context.settings, self._context.settings.learning.forecast_budget
         here = settings.storage.keep_snapshots > 0 and Path(settings.storage.path) == self._store.database.path
         idle = self._failures or self._requests.stop or self._keepalive.on_standby
-        if self._waiting and here and budget > 0 and not idle:
+        if not self._waiting or not here or not budget or idle:
+            return
+        if budget < _DECISIONS_OF_FORECAST * self._decided_in:
+            took = f"a decision takes {self._decided_in:.0f} s"
+            self._log.once(f"nothing is forecast: {took}, too long for a learning.forecast_budget of {budget:.0f} s")
+        else:
             self._forecast.start(self._keepalive.mode.value, budget)
 
     def _collect_forecast(self) -> None:

@@ -223,7 +223,8 @@ class _Round:
         decided, decide_s = self._decide(seen)
         planned, result = self.clock.monotonic(), decided.result
         self._record(seen, decided)
-        applied = self._apply(seen, result)
+        recording = self.clock.monotonic() - planned
+        applied = self._apply(seen, result, observed - began + recording)
         self.store.start_forecasts.compare(applied.snapshot)
         if self.context.settings.learning.accounting and not result.starts_only:
             self._learn(seen)
@@ -334,8 +335,9 @@ class _Round:
         self.store.set_aside.replace(result.snapshot.set_aside, seen.snapshot.time, {**carried, **decided.marks})
         self.store.state.prune(self.clock.now(), storage.keep_days, storage.keep_snapshots)
 
-    def _apply(self, seen: _Observation, result: RoundResult) -> ApplyResult:
-        """Apply the plan; what its open rest does later is recorded then."""
+    def _apply(self, seen: _Observation, result: RoundResult, look: float) -> ApplyResult:
+        """Apply the plan; what its open rest does later is recorded then. To poll once more and to record it takes
+        `look` seconds."""
 
         def record(applied: ApplyResult, settled: bool) -> None:
             self._record_applied(seen, result, applied, settled=settled)
@@ -345,7 +347,7 @@ class _Round:
         elif self.open_plans is None:
             applied = self.applier.apply(self.id, result.plan, seen.snapshot)
         else:
-            opened = self.applier.open(self.id, result.plan, seen.snapshot)
+            opened = self.applier.open(self.id, result.plan, seen.snapshot, look)
             if not opened.settled:
                 opened.after = record
                 self.open_plans.append(opened)

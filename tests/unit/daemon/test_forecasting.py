@@ -17,7 +17,9 @@ from slurmsched.backends.simulated import VirtualClock
 from slurmsched.daemon.keepalive import SystemdNotifier
 from slurmsched.daemon.loop import DaemonLoop
 from slurmsched.daemon.process import ClockWhileParentLives, ForecastProcess, PageProcess, SignalRequests
-from slurmsched.model import ExpectedTime, QueueForecast, StartForecast, encode
+from slurmsched.model import Decision, ExpectedTime, QueueForecast, StartForecast, encode
+from slurmsched.policies.pipeline import Pipeline
+from slurmsched.policies.stages import Situation
 from slurmsched.settings.definition import LearningSettings, Mode
 from slurmsched.store.errors import BusyStoreError
 from slurmsched.store.publication import DocumentKind, read_published
@@ -252,6 +254,22 @@ def test_without_one_of_these_nothing_is_forecast(tmp_path: Path, what: str) -> 
         daemon.world.cluster.jobs.clear()
     daemon.run(1.5)
     assert daemon.said == []
+
+
+def test_where_a_decision_takes_long_no_process_is_begun_that_could_not_end_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, decide = Forecasting(tmp_path, ("/nonexistent",)), Pipeline.decide
+
+    def slow(policy: Pipeline, situation: Situation) -> Decision:
+        daemon.world.clock.sleep(6.0)
+        return decide(policy, situation)
+
+    monkeypatch.setattr(Pipeline, "decide", slow)
+    assert daemon.run(2.5) == [0, 300, 600]
+    assert daemon.said == [
+        "nothing is forecast: a decision takes 6 s, too long for a learning.forecast_budget of 20 s"
+    ], "once"
 
 
 class Paging(Forecasting):
