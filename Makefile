@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
-# Whole simulations and many examples: not traced for coverage, which would make them half as slow again.
+# Whole simulations: not traced for coverage, which makes every test half as slow again.
 SIMULATIONS := tests/unit/comparing tests/unit/experiments tests/unit/fidelity
 # The build without CUDA, which is a tenth of the size.
 TORCH := torch==2.13.0+cpu
@@ -45,12 +45,13 @@ lint: $(READY) ## style
 types: $(READY) ## mypy, strict
 	@$(BIN)/mypy
 
-unit: $(READY) ## tests that need no Slurm, and how much of the package they run
+unit: $(READY) ## tests that need no Slurm
+	@$(in_memory) $(BIN)/pytest tests/unit tests/properties -n auto --durations 40 --durations-min 5
+
+coverage: $(READY) ## how much of the package the tests that need no Slurm run, simulations aside
 	@rm -f .coverage .coverage.*
-	@$(in_memory) $(BIN)/pytest tests/unit $(SIMULATIONS:%=--ignore=%) -n auto --durations 20 --durations-min 5 \
-	--cov --cov-config=setup.cfg --cov-report=
+	@$(in_memory) $(BIN)/pytest tests/unit $(SIMULATIONS:%=--ignore=%) -n auto --cov --cov-config=setup.cfg --cov-report=
 	@$(BIN)/python release/coverage_summary.py
-	@$(in_memory) $(BIN)/pytest tests/properties $(SIMULATIONS) -n auto
 
 # Four workers for two cores: most of the time a story waits. The image from source takes minutes: it is built beside the
 # stories of other releases, and those that need it come last. What failed is run a second time, alone: four clusters on
@@ -88,7 +89,7 @@ clean: ## remove what set-up and tests left
 	@rm -rf $(VENV) .coverage build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test lint types unit cluster-tests soak docs lock dist packages clean
+.PHONY: help setup demo test lint types unit coverage cluster-tests soak docs lock dist packages clean
 
 # The package and what it needs to run, installed from this checkout.
 $(RUNS): setup.cfg pyproject.toml

@@ -1,6 +1,6 @@
 """How much of the package the tests run: the total, and the five modules with the most lines that no test runs.
 
-Reads what `pytest --cov` wrote; ends with 2 below the floor `fail_under` of setup.cfg. Run by `make unit`.
+Reads what `pytest --cov` wrote; ends with 2 below the floor `fail_under` of setup.cfg. Run by `make coverage`.
 """
 
 from __future__ import annotations
