@@ -100,7 +100,7 @@ class RoundSettings:
         default=60.0,
         metadata={
             "doc": (
-                "time that a round takes, from its first look at the cluster to its last change, where it does not wait"
+                "time that a round takes, from its first look at the cluster to its last, where it does not wait"
                 " for checkpoints: starts for which it does not suffice are planned anew at once"
             ),
             "unit": "time",
@@ -324,7 +324,8 @@ class LearningSettings:
         default=20.0,
         metadata={
             "doc": "how long a forecast of when waiting jobs start may take, after each full round, in a process of"
-            " lowest priority beside the daemon; 0 forecasts nothing. Needs `storage.keep_snapshots`",
+            " lowest priority beside the daemon; 0 forecasts nothing, and nothing is forecast where a decision takes"
+            " more than a quarter of it. Needs `storage.keep_snapshots`",
             "unit": "time",
         },
     )
