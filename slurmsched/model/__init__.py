@@ -1,7 +1,7 @@
 """The data model that all other packages share: frozen values that need neither a cluster nor a clock."""
 
 from slurmsched.model.decision import Decision, Explanation, Promise, RankedJob, Target
-from slurmsched.model.encoding import EncodingError, decode, encode, to_plain
+from slurmsched.model.encoding import EncodingError, ListEncoder, decode, encode, encode_with, to_plain
 from slurmsched.model.errors import SynschedError
 from slurmsched.model.hints import NO_HINTS, CheckpointSignal, Hints, parse_hints, render_hints
 from slurmsched.model.job import Hold, Job, JobId, JobState, NodeAllocation, Request, work_of
@@ -72,6 +72,7 @@ __all__ = [
     "JobId",
     "JobSpec",
     "JobState",
+    "ListEncoder",
     "MeasuredRate",
     "MeasuredUse",
     "Node",
@@ -109,6 +110,7 @@ __all__ = [
     "cluster_overview",
     "decode",
     "encode",
+    "encode_with",
     "parse_hints",
     "release_number",
     "render_hints",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import fields
 from types import UnionType
 from typing import Any, Final, TypeVar, get_origin
 
@@ -97,6 +98,31 @@ def encode(value: object) -> str:
     """Returns the value as one line of JSON."""
     plain = _converter.unstructure(value)
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), default=_with_sorted_sets)
+
+
+def encode_with(value: Any, texts: Mapping[str, str]) -> str:
+    """Returns what `encode` does of a dataclass, with these texts for those of its fields."""
+    of_field = {field.name: texts.get(field.name) or encode(getattr(value, field.name)) for field in fields(value)}
+    by_key = sorted((json_key(type(value), name), text) for name, text in of_field.items())
+    return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in by_key) + "}"
+
+
+class ListEncoder:
+    """Encodes lists of hashable values, each value that was in the last list only once. Values that are equal have to
+    be of equal types too."""
+
+    def __init__(self) -> None:
+        self._texts: Mapping[Hashable, str] = {}
+
+    def encode(self, values: Iterable[Hashable]) -> str:
+        """Returns what `encode` does of a list."""
+        known, texts, each = self._texts, dict[Hashable, str](), list[str]()
+        for value in values:
+            text = known.get(value) or texts.get(value) or encode(value)
+            texts[value] = text
+            each.append(text)
+        self._texts = texts
+        return f"[{','.join(each)}]"
 
 
 def decode(target_type: type[T], text: str | bytes) -> T:

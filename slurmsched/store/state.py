@@ -14,6 +14,7 @@ from slurmsched.model import (
     Explanation,
     JobId,
     JobState,
+    ListEncoder,
     Node,
     Outcome,
     Reason,
@@ -24,6 +25,7 @@ from slurmsched.model import (
     cluster_overview,
     decode,
     encode,
+    encode_with,
 )
 from slurmsched.rounds.device_mismatch import DeviceMismatch
 from slurmsched.rounds.refusals import RefusedStart, with_refusals
@@ -112,6 +114,7 @@ class StateStore:
         """What was recorded last of the nodes with their fragmentation."""
         self._finished_runs = finished_runs or FinishedRuns(database)
         self._columns = JobColumns()
+        self._nodes = ListEncoder()
 
     def load_state(self, snapshot: Snapshot, policy: str, *, lengths: bool = False) -> SchedulerState:
         """The state that earlier rounds left for the jobs in the snapshot, and the state of `policy`; with `lengths`
@@ -205,7 +208,7 @@ class StateStore:
             if round_id is not None:
                 self._database.write(
                     "UPDATE rounds SET overview = ? WHERE id = ?",
-                    (encode(overview or cluster_overview(snapshot)), round_id),
+                    (self._encoded(overview or cluster_overview(snapshot)), round_id),
                 )
         self._counts.events.update(event.kind for event in events)
         self.overview = overview or self.overview
@@ -231,11 +234,15 @@ class StateStore:
             )
             self._database.write(
                 "UPDATE rounds SET overview = ?, snapshot = ? WHERE id = ?",
-                (encode(overview or cluster_overview(result.snapshot)), recording, round_id),
+                (self._encoded(overview or cluster_overview(result.snapshot)), recording, round_id),
             )
             self._finished_runs.record_forecasts()
             self._record_unreadable(result.snapshot.time)
         self.overview = overview or self.overview
+
+    def _encoded(self, overview: ClusterOverview) -> str:
+        """What `encode` returns: most of thousands of nodes are used as in the last round."""
+        return encode_with(overview, {"nodes": self._nodes.encode(overview.nodes)})
 
     def record_events(
         self,

@@ -5,17 +5,23 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.model import (
+    ClusterOverview,
     EncodingError,
     JobSpec,
+    ListEncoder,
+    NodeState,
     Operation,
     Reason,
     ReasonCode,
     Request,
     Snapshot,
     Verb,
+    cluster_overview,
     decode,
     encode,
+    encode_with,
 )
+from slurmsched.rounds.fragmentation import survey_with_fragments
 from tests.builders import job, node, share, snapshot
 
 SHAPE = JobSpec(("n1", "n2"), 2, 16, 8, "v100", 24, 1000, 16)
@@ -44,3 +50,19 @@ def test_text_that_is_not_ours_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(EncodingError, match="cannot read a stored Operation") as raised:
         decode(Operation, text)
     assert "\n" not in str(raised.value)
+
+
+def test_what_was_in_the_last_list_reads_as_if_each_was_encoded_anew() -> None:
+    encoder, nodes = ListEncoder(), [node(f"n{number}") for number in range(4)]
+    down = node("n2", state=NodeState.DOWN, state_text='"DOWN"\n')
+    for now in (nodes, nodes, [nodes[0], nodes[0], down], [], [nodes[3], node("n1", busy=[1, 2])], nodes):
+        seen = snapshot(now, [job(1, on=[share()])])
+        overview = survey_with_fragments(seen, [(Request(gpus=2), 3)])
+        for told in (overview, cluster_overview(seen)):
+            text = encode_with(told, {"nodes": encoder.encode(told.nodes)})
+            assert text == encode(told)
+            assert decode(ClusterOverview, text) == told
+
+
+def test_fields_that_have_other_keys_have_them_with_given_texts_too() -> None:
+    assert encode_with(job(1, on=[share()]), {}) == encode(job(1, on=[share()]))
