@@ -357,10 +357,10 @@ class Applier:
                 f" {BATCH_SECONDS:g} s, and what does not fit into a round is left to the next"
             )
         size, each, end = min(most, SMALL_BATCH), 0.0, self._end_of_starts(execution.last_look)
-        while ready := execution.progress.ready(size):
+        while ready := (progress := execution.progress).ready(size):
             if (closed := self._closed_reason()) is not None:
                 return closed
-            began, late = self._clock.monotonic(), execution.progress.postponable()
+            began, late = self._clock.monotonic(), progress.postponable()
             batch = begun_in_time(ready, frozenset(late), end - began, each)
             if len(batch) < len(ready) and frozenset(late).isdisjoint(batch):
                 execution.block(late, OUT_OF_TIME)
