@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import Decision, Job, Reason, ReasonCode, Request, SchedulerState
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
+from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
 from slurmsched.policies.state import decode_state
 from slurmsched.policies.unified import MarketState, bid, evened, largest_next, marginal_gains, urged
 from slurmsched.rounds.explainer import explain
@@ -51,6 +53,22 @@ def decided(nodes: list[object], jobs: list[Job], **other: object) -> Decision:
 
 def state_of(decision: Decision) -> MarketState:
     return decode_state(MarketState, decision.state)
+
+
+@pytest.mark.parametrize(("jobs", "states"), [pytest.param(2, 4, id="few jobs"), pytest.param(3, 1, id="many")])
+def test_of_many_jobs_the_market_follows_a_single_state(
+    monkeypatch: pytest.MonkeyPatch, jobs: int, states: int
+) -> None:
+    monkeypatch.setattr("slurmsched.policies.unified._MANY_JOBS", 3)
+    widths, make = list[int](), PricedRound.__init__
+
+    def noted(self: PricedRound, scheduler: HadarScheduler, *others: Any) -> None:
+        widths.append(scheduler.beam_width)
+        make(self, scheduler, *others)
+
+    monkeypatch.setattr(PricedRound, "__init__", noted)
+    targets = decided([node(gpu_type="v100")], [hours(number, 1) for number in range(jobs)]).targets
+    assert (set(widths), len(targets)) == ({states}, jobs)
 
 
 @pytest.mark.parametrize(
