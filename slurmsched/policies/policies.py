@@ -12,7 +12,12 @@ from typing import Final
 from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.cluster.gang import why_single_type
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.finish.restart import exchange_types, migrate_to_due_type, try_faster_idle_types
+from slurmsched.policies.finish.restart import (
+    exchange_types,
+    migrate_to_due_type,
+    migrate_to_idle_type,
+    try_faster_idle_types,
+)
 from slurmsched.policies.finish.spare import distribute_spare
 from slurmsched.policies.orders import (
     DominantResourceFairness,
@@ -192,7 +197,8 @@ def _unified(chosen: Choices) -> Policy:
     from slurmsched.policies.unified import UnifiedMarket, make_room_for_promised  # noqa: PLC0415
 
     steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
-    last = _with_spare((*chosen.first, make_room_for_promised, try_faster_idle_types))  # which the market does not see
+    moves = make_room_for_promised, migrate_to_idle_type, try_faster_idle_types
+    last = _with_spare((*chosen.first, *moves))  # which the market does not see
     return Pipeline("unified", None, Tune(), UNIFIED_PLACEMENT, steps, entitle=market, last_steps=last)
 
 

@@ -155,6 +155,28 @@ def try_faster_idle_types(session: Session) -> None:
             idle = session.free_at_minimum.idle_by_type()
 
 
+def migrate_to_idle_type(session: Session) -> None:
+    """While nobody waits, move jobs for which nothing was found on the type that they are due to idle GPUs of another
+    one that is faster by measured rates, as many jobs as may still move this round.
+
+    The market sees GPUs and not the CPUs beside them. A job that it gives a type whose CPUs others have would stay
+    where it is until its end, on slow GPUs beside idle faster ones.
+    """
+    idle, rates, placed = session.free_at_minimum.idle_by_type(), session.entitlement.rates, session.allocations()
+    everybody_runs = all(job in placed for job in session.jobs)
+    for ranked in session.ranking if everybody_runs and idle.total() else ():
+        job = session.jobs[ranked.job]
+        if session.moves_left <= 0:
+            return
+        if job.id not in session.running or not session.is_preemptible(job.id) or _due_rates(session, job) is None:
+            continue
+        now = min(rates[job.id, on_node.gpu_type] for on_node in job.allocations)
+        left, cost = remaining_or_executed(session.situation.knowledge, job), session.situation.cost_of_restart(job.id)
+        faster = {kind: rate / now for kind in idle if (rate := rates.get((job.id, kind), 0.0)) > now}
+        if not _has_due_type(session, job) and _restart_on_fastest(session, job, idle, faster, left=left, cost=cost):
+            idle = session.free_at_minimum.idle_by_type()
+
+
 def _is_unmeasured(session: Session, job: Job) -> bool:
     """Whether the job may have any GPU type, and no ratio of its rates on two of them is known."""
     any_type = bool(job.original_request.gpus) and job.original_request.gpu_type is None
@@ -165,8 +187,17 @@ def _try_faster(session: Session, job: Job, idle: Mapping[str, int], times_as_fa
     """Restart the job on the fastest of these types on which it fits, if that is worth it; return whether it is."""
     knowledge, cost = session.situation.knowledge, session.situation.cost_of_restart(job.id)
     left = min(remaining_or_executed(knowledge, job), knowledge.executed_seconds(job))
+    much_faster = {kind: faster for kind, faster in times_as_fast.items() if faster >= _LEAST_GAIN_BY_ESTIMATE}
+    return _restart_on_fastest(session, job, idle, much_faster, left=left, cost=cost)
+
+
+def _restart_on_fastest(
+    session: Session, job: Job, idle: Mapping[str, int], times_as_fast: Mapping[str, float], *, left: float, cost: float
+) -> bool:
+    """Restart a job with so many seconds left on the fastest of these types on which it fits; return whether it is: not
+    where that saves too little for the seconds that a restart costs."""
     for kind, faster in sorted(times_as_fast.items(), key=lambda each: -each[1]):
-        saving = left * (1 - 1 / faster) if faster >= _LEAST_GAIN_BY_ESTIMATE else 0.0
+        saving = left * (1 - 1 / faster)
         if saving <= session.entitlement.min_benefit * cost:
             return False
         if idle[kind] < job.gpus:

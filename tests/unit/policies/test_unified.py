@@ -366,3 +366,40 @@ def test_a_job_is_not_tried_on_an_idle_gpu(model: str, has: str) -> None:
     running = job(1, hint=hint, on=held, run_time=10 * HOUR)
     seen = situation([node("n1", 1, has), node("v1", 1)], [running], KNOWN, service={"1": 10 * HOUR})
     assert policy("unified").decide(seen).targets["1"].allocations[0].gpu_type == has
+
+
+THREE = Knowledge(
+    {
+        "steep": Profile(
+            "steep", "", {}, "by hand",
+            {kind: Scaling((1,), (rate,)) for kind, rate in {"v100": 1.0, "p100": 0.7, "k80": 0.1}.items()},
+        )
+    },
+    reference="v100",
+)  # fmt: skip
+BESIDE_NO_CPUS = job(1, 4, cpus=24, hint="model=steep,duration=9h", on=[share("n1", 4, cpus=24)])
+"""It leaves four V100s idle that have no CPUs."""
+WAITS = job(3, request=Request(gpus=8, cpus=8, gpu_type="v100"), hint="model=steep,duration=1h", submit_time=3)
+
+
+@pytest.mark.parametrize(
+    ("others", "cost", "goes_to"),
+    [
+        pytest.param((), 60.0, "n2", id="nobody waits: to the next best type that is idle"),
+        pytest.param((WAITS,), 60.0, "n3", id="a job waits that might want them"),
+        pytest.param((), 30_000.0, "n3", id="it would save ten times what the restart costs, and not twelve"),
+        pytest.param((job(4, 8, submit_time=4, on=[share("n2", 8, gpu_type="p100", cpus=8)]),), 60.0, "n3", id="taken"),
+    ],
+)
+def test_a_job_whose_due_type_has_no_cpus_goes_to_the_next_best_idle_type(
+    others: tuple[Job, ...], cost: float, goes_to: str
+) -> None:
+    slow = job(
+        2, 4, hint="model=steep,duration=10h,ckpt=usr1", submit_time=2, on=[share("n3", 4, gpu_type="k80", cpus=4)]
+    )
+    nodes = [node("n1"), node("n2", gpu_type="p100"), node("n3", gpu_type="k80")]
+    stays = {"1": Reason(ReasonCode.ASKED_TO_STAY)}
+    asked = situation(nodes, [BESIDE_NO_CPUS, slow, *others], THREE, non_preemptible=stays, restart_costs={"2": cost})
+    decision = policy("unified").decide(asked)
+    assert decision.targets["2"].nodes == (goes_to,)
+    assert set(decision.victims) == ({"2"} if goes_to == "n2" else set())
