@@ -4,7 +4,7 @@ much faster, or with more CPUs and memory."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isinf
 from typing import Final
@@ -115,12 +115,7 @@ def _current_placement(session: Session, job: Job) -> Placement | None:
 
 def migrate_to_due_type(session: Session) -> None:
     """Move jobs in order, as many as may still move this round. No job is moved onto several types."""
-    for ranked in session.ranking:
-        job = session.jobs[ranked.job]
-        if session.moves_left <= 0:
-            return
-        if job.id not in session.running or not session.is_preemptible(job.id):
-            continue
+    for job in _movable_jobs(session):
         saving, restart_cost = _saved_seconds(session, job), session.situation.cost_of_restart(job.id)
         if saving <= session.entitlement.min_benefit * restart_cost:
             continue
@@ -128,6 +123,15 @@ def migrate_to_due_type(session: Session) -> None:
         if placement is not None:
             details = {"saving": format_duration(saving), "cost": format_duration(restart_cost)}
             session.restart_with(job, placement, Reason(ReasonCode.PAYS_FOR_RESTART, details))
+
+
+def _movable_jobs(session: Session) -> Iterator[Job]:
+    """Yield the running jobs that may be moved, in order, as long as the round has moves left."""
+    for ranked in session.ranking:
+        if session.moves_left <= 0:
+            return
+        if ranked.job in session.running and session.is_preemptible(ranked.job):
+            yield session.jobs[ranked.job]
 
 
 _LEAST_GAIN_BY_ESTIMATE: Final = 2.0
@@ -144,11 +148,8 @@ def try_faster_idle_types(session: Session) -> None:
     and counts as half finished at most.
     """
     estimates, idle = estimates_by_type(session.pools.known_types), session.free_at_minimum.idle_by_type()
-    for ranked in session.ranking if len(set(estimates.values())) > 1 and idle.total() else ():
-        job = session.jobs[ranked.job]
-        if session.moves_left <= 0:
-            return
-        if job.id not in session.running or not session.is_preemptible(job.id) or not _is_unmeasured(session, job):
+    for job in _movable_jobs(session) if len(set(estimates.values())) > 1 and idle.total() else ():
+        if not _is_unmeasured(session, job):
             continue
         now = min((estimates.get(on_node.gpu_type, inf) for on_node in job.allocations), default=inf)
         if _try_faster(session, job, idle, {kind: of / now for kind, of in estimates.items()}):
@@ -162,18 +163,16 @@ def migrate_to_idle_type(session: Session) -> None:
     The market sees GPUs and not the CPUs beside them. A job that it gives a type whose CPUs others have would stay
     where it is until its end, on slow GPUs beside idle faster ones.
     """
-    idle, rates, placed = session.free_at_minimum.idle_by_type(), session.entitlement.rates, session.allocations()
-    everybody_runs = all(job in placed for job in session.jobs)
-    for ranked in session.ranking if everybody_runs and idle.total() else ():
-        job = session.jobs[ranked.job]
-        if session.moves_left <= 0:
-            return
-        if job.id not in session.running or not session.is_preemptible(job.id) or _due_rates(session, job) is None:
+    if any(job not in session.running and job not in session.placements for job in session.jobs):
+        return
+    idle, rates = session.free_at_minimum.idle_by_type(), session.entitlement.rates
+    for job in _movable_jobs(session) if idle.total() else ():
+        now_and_then = _due_rates(session, job)
+        if now_and_then is None or _has_due_type(session, job):
             continue
-        now = min(rates[job.id, on_node.gpu_type] for on_node in job.allocations)
-        left, cost = remaining_or_executed(session.situation.knowledge, job), session.situation.cost_of_restart(job.id)
+        now, left = now_and_then[0], remaining_or_executed(session.situation.knowledge, job)
         faster = {kind: rate / now for kind in idle if (rate := rates.get((job.id, kind), 0.0)) > now}
-        if not _has_due_type(session, job) and _restart_on_fastest(session, job, idle, faster, left=left, cost=cost):
+        if _restart_on_fastest(session, job, idle, faster, left):
             idle = session.free_at_minimum.idle_by_type()
 
 
@@ -185,17 +184,18 @@ def _is_unmeasured(session: Session, job: Job) -> bool:
 
 def _try_faster(session: Session, job: Job, idle: Mapping[str, int], times_as_fast: Mapping[str, float]) -> bool:
     """Restart the job on the fastest of these types on which it fits, if that is worth it; return whether it is."""
-    knowledge, cost = session.situation.knowledge, session.situation.cost_of_restart(job.id)
+    knowledge = session.situation.knowledge
     left = min(remaining_or_executed(knowledge, job), knowledge.executed_seconds(job))
     much_faster = {kind: faster for kind, faster in times_as_fast.items() if faster >= _LEAST_GAIN_BY_ESTIMATE}
-    return _restart_on_fastest(session, job, idle, much_faster, left=left, cost=cost)
+    return _restart_on_fastest(session, job, idle, much_faster, left)
 
 
 def _restart_on_fastest(
-    session: Session, job: Job, idle: Mapping[str, int], times_as_fast: Mapping[str, float], *, left: float, cost: float
+    session: Session, job: Job, idle: Mapping[str, int], times_as_fast: Mapping[str, float], left: float
 ) -> bool:
     """Restart a job with so many seconds left on the fastest of these types on which it fits; return whether it is: not
-    where that saves too little for the seconds that a restart costs."""
+    where that saves too little for what a restart costs."""
+    cost = session.situation.cost_of_restart(job.id)
     for kind, faster in sorted(times_as_fast.items(), key=lambda each: -each[1]):
         saving = left * (1 - 1 / faster)
         if saving <= session.entitlement.min_benefit * cost:
