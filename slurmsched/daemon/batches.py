@@ -38,8 +38,10 @@ def begun_in_time(ready: Sequence[int], begins: Set[int], left: float, each: flo
     `each` seconds, as in the batch before; 0 where there was none.
     """
     beginning = [index for index in ready if index in begins]
-    most = len(beginning) if left > 0 else 0
-    if each and most:
-        most = min(most, max(0, int((left / each - (len(ready) - most)) / 2)))
+    others, most = len(ready) - len(beginning), len(beginning)
+    if left <= 0:
+        most = 0
+    elif each:
+        most = max(0, int((left / each - others) / 2))
     kept = frozenset(beginning[:most])
     return tuple(index for index in ready if index in kept or index not in begins)

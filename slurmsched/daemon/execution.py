@@ -105,8 +105,6 @@ class PlanExecution:
     """When a job whose newcomer did not start was released to return to its place."""
     seen_at: float | None = None
     """When the snapshot was taken, by `now`."""
-    last_look: float = 0.0
-    """Seconds that the poll after the last change takes, and its record."""
     structure: PlanStructure = field(init=False)
     _offset: float = 0.0
 
@@ -296,6 +294,8 @@ class Applier:
         log: DaemonLog = NO_LOG,
         round_began: float | None = None,
     ) -> None:
+        self.last_look = 0.0
+        """Seconds that a round takes to poll after its last change, and to record that."""
         self._backend = backend
         self._journal = journal
         self._gate = gate
@@ -326,9 +326,9 @@ class Applier:
             opened.advance(self._backend.observe())
         return opened.finish()
 
-    def open(self, round_id: int, plan: Plan, snapshot: Snapshot, last_look: float = 0.0) -> OpenPlan:
+    def open(self, round_id: int, plan: Plan, snapshot: Snapshot) -> OpenPlan:
         """Do what the gate allows at once; the rest is done as the plan, which stays open, is advanced."""
-        opened = OpenPlan(self, self._begin(round_id, plan, snapshot, last_look), self._rounds)
+        opened = OpenPlan(self, self._begin(round_id, plan, snapshot), self._rounds)
         opened.advance(snapshot)
         return opened
 
@@ -337,10 +337,9 @@ class Applier:
         execution = self._begin(round_id, plan, snapshot)
         return self.finish(execution, self.advance(execution))
 
-    def _begin(self, round_id: int, plan: Plan, snapshot: Snapshot, last_look: float = 0.0) -> PlanExecution:
+    def _begin(self, round_id: int, plan: Plan, snapshot: Snapshot) -> PlanExecution:
         """Begin with the operations that may not be done recorded as BLOCKED; their dependents are then hopeless."""
-        known = round_id, plan, snapshot, self._backend, self._journal, self._clock, self._log
-        execution = PlanExecution(*known, last_look=last_look)
+        execution = PlanExecution(round_id, plan, snapshot, self._backend, self._journal, self._clock, self._log)
         closed = self._closed_reason()
         blocks = {index: closed or self._gate.block_reason(op) for index, op in enumerate(plan.operations)}
         for reason in dict.fromkeys(block for block in blocks.values() if block is not None):
@@ -349,21 +348,23 @@ class Applier:
 
     def advance(self, execution: PlanExecution) -> Block | None:
         """Do everything that is ready before the next poll; return why the gate is closed, None while it is open.
-        Starts that cannot be begun and finished before the round's time is over are left to the next round."""
+
+        Starts that cannot be begun and finished before the round's time is over are left to the next round.
+        """
         most = batch_size(len(execution.snapshot.jobs), self._backend.operation_seconds)
         if most < min(SMALL_BATCH, len(execution.plan.operations)):
             self._log.once(
                 f"slurmctld limits the rate of our requests (rl_enable): {most} changes are sent in"
                 f" {BATCH_SECONDS:g} s, and what does not fit into a round is left to the next"
             )
-        size, each, end = min(most, SMALL_BATCH), 0.0, self._end_of_starts(execution.last_look)
+        size, each, end = min(most, SMALL_BATCH), 0.0, self._end_of_starts()
         while ready := (progress := execution.progress).ready(size):
             if (closed := self._closed_reason()) is not None:
                 return closed
-            began, late = self._clock.monotonic(), progress.postponable()
-            batch = begun_in_time(ready, frozenset(late), end - began, each)
-            if len(batch) < len(ready) and frozenset(late).isdisjoint(batch):
-                execution.block(late, OUT_OF_TIME)
+            began, begins = self._clock.monotonic(), frozenset(progress.postponable())
+            batch = begun_in_time(ready, begins, end - began, each)
+            if len(batch) < len(ready) and begins.isdisjoint(batch):
+                execution.block(sorted(begins), OUT_OF_TIME)
                 self._log.event(f"{left_over(execution.outcomes)} to the next round: its time is over", verb="apply")
                 continue
             execution.execute(batch)
@@ -372,12 +373,12 @@ class Applier:
             self._tick()
         return None
 
-    def _end_of_starts(self, last_look: float = 0.0) -> float:
+    def _end_of_starts(self) -> float:
         """The monotonic time at which this round's time is over but for a last look at the cluster, and not before a
         part of it was for what begins now: reading and deciding may have taken long."""
         timeout, now = self._rounds.apply_timeout, self._clock.monotonic()
         began = now if self._round_began is None else self._round_began
-        return max(began + timeout - last_look, now + _LEAST_FOR_STARTS * timeout)
+        return max(began + timeout - self.last_look, now + _LEAST_FOR_STARTS * timeout)
 
     def undo_overdue(self, execution: PlanExecution) -> Block | None:
         """Undo the starts that are overdue; return why the gate is closed, None while it is open."""

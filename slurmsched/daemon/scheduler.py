@@ -223,8 +223,10 @@ class _Round:
         decided, decide_s = self._decide(seen)
         planned, result = self.clock.monotonic(), decided.result
         self._record(seen, decided)
-        recording = self.clock.monotonic() - planned
-        applied = self._apply(seen, result, observed - began + recording)
+        self.applier.last_look = (
+            observed - began + self.clock.monotonic() - planned
+        )  # as long as this one and its record
+        applied = self._apply(seen, result)
         self.store.start_forecasts.compare(applied.snapshot)
         if self.context.settings.learning.accounting and not result.starts_only:
             self._learn(seen)
@@ -335,9 +337,8 @@ class _Round:
         self.store.set_aside.replace(result.snapshot.set_aside, seen.snapshot.time, {**carried, **decided.marks})
         self.store.state.prune(self.clock.now(), storage.keep_days, storage.keep_snapshots)
 
-    def _apply(self, seen: _Observation, result: RoundResult, look: float) -> ApplyResult:
-        """Apply the plan; what its open rest does later is recorded then. To poll once more and to record it takes
-        `look` seconds."""
+    def _apply(self, seen: _Observation, result: RoundResult) -> ApplyResult:
+        """Apply the plan; what its open rest does later is recorded then."""
 
         def record(applied: ApplyResult, settled: bool) -> None:
             self._record_applied(seen, result, applied, settled=settled)
@@ -347,7 +348,7 @@ class _Round:
         elif self.open_plans is None:
             applied = self.applier.apply(self.id, result.plan, seen.snapshot)
         else:
-            opened = self.applier.open(self.id, result.plan, seen.snapshot, look)
+            opened = self.applier.open(self.id, result.plan, seen.snapshot)
             if not opened.settled:
                 opened.after = record
                 self.open_plans.append(opened)
