@@ -15,7 +15,7 @@ from slurmsched.policies.admit.allocate import FailedRequestCache
 from slurmsched.policies.cluster.demand import DemandLevel
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import FIRST_FIT, NodeScore, Placement
-from slurmsched.policies.session import PromisedStart, Session
+from slurmsched.policies.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,6 @@ class Preempt:
     _enough: dict[Hashable, _Enough] = field(default_factory=dict)
     """By what newcomers ask for how many jobs are enough; until somebody is evicted."""
     _queue: VictimQueue | None = None
-    _outlast: tuple[VictimQueue, PromisedStart, Mask] | None = None
     _epoch: int = -1
     _moves_spent: Reason = field(init=False)
     _moves_saved: Reason = field(init=False)
@@ -299,15 +298,8 @@ class Preempt:
         session, promise = self.session, self.session.promise
         beside = None
         if promise is not None and session.outlasts_promise(job):
-            beside = queue.free_without(count, promise.beside, self._outlasting(queue, promise))
+            beside = queue.free_without(count, promise.beside, queue.are_not_in(promise.ended))
         return self.placement_on(job, queue.free_without(count, session.free_at_minimum), beside, node_score)
-
-    def _outlasting(self, queue: VictimQueue, promise: PromisedStart) -> Mask:
-        """Return which of these running jobs may still run at the promised start; [jobs]."""
-        known = self._outlast
-        if known is None or known[0] is not queue or known[1] is not promise:
-            known = self._outlast = queue, promise, queue.are_not_in(promise.ended)
-        return known[2]
 
     def placement_on(
         self, job: Job, free: FreeResources, beside: FreeResources | None, node_score: NodeScore | None
