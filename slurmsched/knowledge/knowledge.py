@@ -204,7 +204,8 @@ class Knowledge:
 
     def executed_seconds(self, job: Job) -> float:
         """Returns the seconds of all its runs, at its current number of GPUs or shards."""
-        return self.attained_gpu_seconds(job) / self._gpus_of(job)
+        attained = self.attained_gpu_seconds(job)
+        return attained / self._gpus_of(job) if attained else 0.0  # most jobs that wait have never run
 
     def _gpus_of(self, job: Job) -> float:
         return self.parts_of_gpu.get(job.id) or max(job.gpus, 1)
@@ -266,8 +267,11 @@ class Knowledge:
 
     def remaining_seconds_there(self, job: Job) -> float:
         """Returns `remaining_seconds` on the GPUs that the job has: a hinted duration takes longer on a slower type."""
-        by_duration = self.duration_left_there(job) if self.learnt_length(job) is None else None
-        return self.remaining_seconds(job) if by_duration is None else by_duration
+        learnt = self.learnt_length(job)
+        if learnt is not None:
+            return learnt.mean
+        by_duration = self.duration_left_there(job)
+        return self._remaining_by_limit(job) if by_duration is None else by_duration
 
     def latest_remaining_seconds(self, job: Job) -> float:
         """Returns the seconds after which a job without a time limit has ended, for what others are promised: in 19 of

@@ -166,9 +166,10 @@ class Job:
     @property
     def gpus(self) -> int:
         """GPUs that it has, or that it asks for if it has none."""
-        if self.allocations:
-            return sum(allocation.resources.gpus for allocation in self.allocations)
-        return self.original_request.gpus
+        held = self.allocations
+        if len(held) == 1:  # most, and asked for many times in a round
+            return held[0].resources.gpus
+        return sum(allocation.resources.gpus for allocation in held) if held else self.original_request.gpus
 
     @property
     def allocated(self) -> Resources:

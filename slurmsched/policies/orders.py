@@ -22,8 +22,8 @@ def rank_by(
     situation: Situation, key: Callable[[Job], tuple[float, ...]], reason: Callable[[Job], str]
 ) -> tuple[RankedJob, ...]:
     """Returns the jobs by ascending key, ties by `Job.queue_key`; `reason` puts the key into words."""
-    in_order = sorted(situation.jobs, key=lambda job: (key(job), job.queue_key))
-    return tuple(RankedJob(job.id, reason(job)) for job in in_order)
+    in_order = sorted(situation.by_submission(), key=key)
+    return tuple([RankedJob(job.id, reason(job)) for job in in_order])
 
 
 def never_preempts(newcomer: Job, running: Job) -> bool:  # noqa: ARG001 as `PreemptionRule` has it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final, Protocol
@@ -90,6 +90,15 @@ class Situation:
 
     idle_last: Mapping[JobId, IdleGpus] = field(default_factory=dict)
     """Running jobs with idle GPUs that rank behind all others."""
+
+    _by_submission: list[Job] = field(default_factory=list, init=False, repr=False, compare=False)
+    """What `by_submission` returned."""
+
+    def by_submission(self) -> Sequence[Job]:
+        """Return the jobs in the order of their `Job.queue_key`, sorted once."""
+        if len(self._by_submission) != len(self.jobs):
+            self._by_submission[:] = sorted(self.jobs, key=lambda job: job.queue_key)
+        return self._by_submission
 
     def cost_of_restart(self, job: JobId) -> float:
         """Return what a restart costs the job, in seconds."""

@@ -38,7 +38,7 @@ from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.knowledge.speed import SensitivityMatrix
-from slurmsched.model import Job, JobId, RankedJob, Reason, ReasonCode
+from slurmsched.model import Job, JobId, Reason, ReasonCode
 from slurmsched.model.reasons import format_gpu_hours
 from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
@@ -48,7 +48,7 @@ from slurmsched.policies.hadar.policy import HadarPrices
 from slurmsched.policies.hadar.primal_dual import BEAM_WIDTH
 from slurmsched.policies.hadar.problem import HadarJob, InverseTime, ServerPools, Utility
 from slurmsched.policies.session import Session
-from slurmsched.policies.stages import Entitlement, Order, PreemptionRule, Situation
+from slurmsched.policies.stages import Entitlement, Situation
 from slurmsched.policies.state import Account, TicketAccounts, decode_state, encode_state
 
 _POWER: Final = 0.75
@@ -143,11 +143,10 @@ class UnifiedMarket:
         }
         bids = _Bids(situation, counts, _Owners(situation, accounts, self.evenness))
         width = 1 if len(situation.jobs) >= _MANY_JOBS else BEAM_WIDTH
-        entitlement = HadarPrices(bids.make_utility, "unified", width)(situation)
+        entitlement = HadarPrices(bids.make_utility, "unified", width, accounts.in_words())(situation)
         hadar_state = entitlement.next_state
         return replace(
             entitlement,
-            order=entitlement.order and _ByShares(entitlement.order, accounts.parts()),
             min_benefit=_MIN_BENEFIT,
             why_wait=bids.why_wait,
             next_state=lambda victims, allocations: {
@@ -390,38 +389,19 @@ def _sizes(queue: Sequence[HadarJob], best_rates: Floats) -> Sequence[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _ByShares:
-    """The order of the prices, which also says how much of what is due its owner holds: `parts`, by user."""
-
-    order: Order
-    parts: Mapping[str, float]
-
-    @property
-    def name(self) -> str:
-        return "unified"
-
-    def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
-        users = {job.id: job.user for job in situation.jobs}
-        had = {user: f"{user} had {part:.0%} of its due" for user, part in self.parts.items()}
-        return tuple(
-            RankedJob(ranked.job, f"{ranked.key}; {had[user]}") if (user := users[ranked.job]) in had else ranked
-            for ranked in self.order.rank(situation)
-        )
-
-    def preemption_rule(self, situation: Situation) -> PreemptionRule:
-        return self.order.preemption_rule(situation)
-
-
-@dataclass(frozen=True, slots=True)
 class _Accounts:
     """What users were due and held, and `due`: GPUs that each is due now."""
 
     users: Mapping[str, Account]
     due: Mapping[str, float]
 
-    def parts(self) -> Mapping[str, float]:
-        """Returns what each user held, as a part of what was due."""
-        return {user: account.received / account.due for user, account in self.users.items() if account.due > 0}
+    def in_words(self) -> Mapping[str, str]:
+        """Returns by user what that one held, as a part of what was due."""
+        return {
+            user: f"{user} had {account.received / account.due:.0%} of its due"
+            for user, account in self.users.items()
+            if account.due > 0
+        }
 
     def state(self, now: float, prices: Mapping[str, float]) -> MarketState:
         """Returns the policy's state after a round at this time."""

@@ -187,6 +187,8 @@ class Preempt:
     """By what newcomers ask for how many jobs are enough; until somebody is evicted."""
     _queue: VictimQueue | None = None
     _epoch: int = -1
+    _stays: tuple[VictimQueue, frozenset[JobId], Mask] | None = None
+    """What `_stay` was asked last, and what it returned: the same for all newcomers until somebody is evicted."""
     _moves_spent: Reason = field(init=False)
     _moves_saved: Reason = field(init=False)
 
@@ -298,8 +300,14 @@ class Preempt:
         session, promise = self.session, self.session.promise
         beside = None
         if promise is not None and session.outlasts_promise(job):
-            beside = queue.free_without(count, promise.beside, queue.are_not_in(promise.ended))
+            beside = queue.free_without(count, promise.beside, self._stay(queue, promise.ended))
         return self.placement_on(job, queue.free_without(count, session.free_at_minimum), beside, node_score)
+
+    def _stay(self, queue: VictimQueue, ended: frozenset[JobId]) -> Mask:
+        """Return whether each job of the queue has not ended by then; [jobs]."""
+        if self._stays is None or self._stays[0] is not queue or self._stays[1] is not ended:
+            self._stays = queue, ended, queue.are_not_in(ended)
+        return self._stays[2]
 
     def placement_on(
         self, job: Job, free: FreeResources, beside: FreeResources | None, node_score: NodeScore | None

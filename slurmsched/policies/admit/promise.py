@@ -142,8 +142,8 @@ class Promises:
         """Return the waiting jobs of several GPUs that rank behind one that came later, the first by submission first.
         Others need no more than the order: what it prefers to them came before them."""
         session, overtaken, best = self._session, list[Job](), inf
-        waiting = [job for job in session.situation.jobs if job.state is JobState.PENDING]
-        for job in sorted(waiting, key=lambda job: job.queue_key, reverse=True):
+        waiting = [job for job in session.situation.by_submission() if job.state is JobState.PENDING]
+        for job in reversed(waiting):
             rank = session.rank_of[job.id]
             if best < rank and job.gpus > 1:
                 overtaken.append(job)

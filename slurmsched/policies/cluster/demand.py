@@ -76,6 +76,8 @@ class ResourceDemand:
         return replace(self, milli=np.where((self.milli > 0) & (self.milli < MILLI_PER_GPU), MILLI_PER_GPU, self.milli))
 
 
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+
 _MOST_KEPT: Final = 1024
 """Demands that are kept for later rounds, after which none is: requests are their owners', and endless."""
 
@@ -181,12 +183,12 @@ class DemandCache:
 
     def of(self, job: Job) -> ResourceDemand:
         """Return the job's demand: the same object for jobs that ask alike."""
-        excluded = self._excluded_nodes(job) if self._excluded_nodes is not None else frozenset[str]()
+        excluded = self._excluded_nodes(job) if self._excluded_nodes is not None else _NO_NAMES
         if not excluded:
             known = self._by_job.get(job.id)
             if known is not None and known[0] is job.original_request:
                 return known[1]
-        due = frozenset[str]() if job.id in self._unrestricted else self._gpu_types.get(job.id, frozenset[str]())
+        due = _NO_NAMES if job.id in self._unrestricted else self._gpu_types.get(job.id, _NO_NAMES)
         cap, closed = self._cap(job), self._eligibility.closed_nodes(job)
         key = self.classes.of(job), due, cap, closed, excluded
         demand = self._by_class.get(key)
@@ -218,7 +220,7 @@ class DemandCache:
             job = replace(
                 job, original_request=replace(job.original_request, excluded=job.original_request.excluded | excluded)
             )
-        mixed_types = due if len(due) > 1 else frozenset[str]()
+        mixed_types = due if len(due) > 1 else _NO_NAMES
         if len(due) == 1 and job.original_request.gpu_type is None:
             (gpu_type,) = due
             unrestricted = self._remembered(job, asked, node_gpus, frozenset(), cap)
@@ -382,7 +384,7 @@ class DemandCache:
 def _unable_types(profile: Profile, gpus: int) -> frozenset[str]:
     """Return the GPU types that a job with so many GPUs is known not to run on."""
     return frozenset(
-        [kind for kind, known in profile.scaling.items() if min(known.rate) <= 0 and known.rate_at(max(gpus, 1)) <= 0]
+        [kind for kind, known in profile.scaling.items() if not all(known.rate) and known.rate_at(max(gpus, 1)) <= 0]
     )
 
 

@@ -44,6 +44,8 @@ from slurmsched.policies.reasons import format_type_mix
 from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.stages import Entitlement, PreemptionRule, RoundResources, Situation
 
+_NO_TYPES: Final[frozenset[str]] = frozenset()
+
 DEFAULT_REMAINING: Final = 24 * 3600.0
 """Remaining seconds of a job without a duration estimate."""
 
@@ -68,7 +70,7 @@ def build_problem(
     resources = resources or RoundResources.of(situation, Proportional())
     free, eligibility = resources.free, resources.eligibility
     pools, types = free.pools, free.pools.known_types
-    in_order = sorted(filter(_is_schedulable, situation.jobs), key=lambda job: job.queue_key)
+    in_order = [*filter(_is_schedulable, situation.by_submission())]
     classes = resources.demands.classes
     asks = [job.id if job.reservation else classes.of(job) for job in in_order]
     of_asks = dict(zip(asks, in_order, strict=True))
@@ -103,8 +105,8 @@ def build_problem(
         capacity[list(allocation.pools)] += np.where(usable[list(allocation.pools)], allocation.gpus, 0)
     type_of = np.array([types.index(kind) if kind else 0 for kind in pools.gpu_types], dtype=np.int64)
     servers = ServerPools(types, type_of, pools.node_of, np.asarray(capacity, dtype=np.int64))
-    copies = Counter(job.copy_of or job.id for job in in_order)
-    queue = tuple(_divide_work(jobs.of(job, request), copies[job.copy_of or job.id]) for job, request in schedulable)
+    copies = Counter([forked for job in in_order if (forked := job.copy_of)])
+    queue = tuple([_divide_work(jobs.of(job, request), copies.get(job.copy_of, 1)) for job, request in schedulable])
     return HadarProblem(queue, servers, running)
 
 
@@ -174,12 +176,14 @@ class _HadarJobs:
         return self._types[id(masks)][1]
 
     def of(self, job: Job, request: _GangRequest) -> HadarJob:
-        knowledge, held = self._knowledge, frozenset([share.gpu_type for share in job.allocations])
+        knowledge = self._knowledge
+        held = frozenset([share.gpu_type for share in job.allocations]) if job.allocations else _NO_TYPES
         profile = knowledge.rate_profile(job)
         key = id(profile), request, held
         throughput = self._throughputs.get(key)
         if throughput is None:
-            together, apart = _rates(job, profile, self._estimates, request.eligible | held, knowledge)
+            reachable = request.eligible | held if held else request.eligible
+            together, apart = _rates(job, profile, self._estimates, reachable, knowledge)
             throughput = self._throughputs[key] = GangThroughput(request.gpus, together, apart, *request.spread)
         remaining = knowledge.remaining_seconds(job)
         remaining = DEFAULT_REMAINING if remaining == inf else remaining
@@ -207,7 +211,7 @@ def _rates(
     A running job is no faster on a type than where it runs, unless its rates on both were measured: it is not restarted
     for an estimate. A waiting one without any rate counts as equally fast on all types, so that it outbids nobody.
     """
-    gpus, held = job.original_request.gpus, {share.gpu_type for share in job.allocations} & estimates.keys()
+    gpus, held = job.original_request.gpus, [one.gpu_type for one in job.allocations if one.gpu_type in estimates]
     known = _known_rates(profile, job.original_request.gpu_type or knowledge.reference, gpus)
     by_nodes = [known] if known and estimates.keys() <= known.keys() else []
     if not by_nodes:
@@ -221,7 +225,7 @@ def _rates(
             by_nodes.append(by_type or unknown)
     if held:
         measured = knowledge.measured_types(job)
-        can_move = measured if held <= measured else frozenset[str]()
+        can_move = measured if measured.issuperset(held) else _NO_TYPES
         by_nodes = [_no_faster(rates, min(rates[kind] for kind in held), can_move) for rates in by_nodes]
     speeds = [tuple([rates[kind] if kind in reachable else 0.0 for kind in estimates]) for rates in by_nodes]
     return speeds[0], speeds[-1]
@@ -236,10 +240,12 @@ def _known_rates(profile: Profile | None, named: str, gpus: int) -> Mapping[str,
     """Returns the rates of a profile, as parts of that on the named type; empty where that is not known, or several
     nodes make a difference."""
     scaling = profile.scaling if profile is not None else {}
-    if named not in scaling or any(of.apart for of in scaling.values()):
-        return {}
-    rates = {kind: of.rate_at(gpus) for kind, of in scaling.items()}
-    full = rates[named]
+    rates: dict[str, float] = {}
+    for kind, of in scaling.items():
+        if of.apart:
+            return {}
+        rates[kind] = of.rate_at(gpus)
+    full = rates.get(named, 0.0)
     return {kind: rate / full for kind, rate in rates.items()} if full > 0 else {}
 
 
@@ -309,6 +315,8 @@ class HadarPrices:
     name: str = "hadar"
     beam_width: int = BEAM_WIDTH
     """As of `HadarScheduler`."""
+    of_users: Mapping[str, str] = field(default_factory=dict)
+    """What is told of users beside where their jobs rank, by user."""
 
     def __call__(
         self,
@@ -347,6 +355,7 @@ class HadarPrices:
                 frozenset(leaving or {}),
                 frozenset(kept or {}),
                 self.name,
+                self.of_users,
             ),
             gpu_types=_due_types(types),
             rates={
@@ -376,11 +385,13 @@ class _PayoffOrder:
     leaving: frozenset[JobId]
     kept: frozenset[JobId]
     name: str
+    of_users: Mapping[str, str]
     _keeping: dict[JobId, bool] = field(default_factory=dict)
     _texts: dict[tuple[tuple[str, int], ...], str] = field(default_factory=dict)
     """What explains GPUs of each type."""
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
+        users = self.of_users
         return rank_by(
             situation,
             lambda job: (
@@ -389,7 +400,7 @@ class _PayoffOrder:
                 not self._keeps_types(job),
                 job.id not in self.types,
             ),
-            self._explain,
+            lambda job: f"{self._explain(job)}; {users[job.user]}" if job.user in users else self._explain(job),
         )
 
     def preemption_rule(self, situation: Situation) -> PreemptionRule:
@@ -438,7 +449,7 @@ def _due_types(types: Mapping[JobId, Mapping[str, int]]) -> dict[JobId, frozense
 
 
 def _held_by_type(job: Job) -> Mapping[str, int]:
-    held = dict[str, int]()
+    held: dict[str, int] = {}
     for share in job.allocations:
         if share.resources.gpus:
             held[share.gpu_type] = held.get(share.gpu_type, 0) + share.resources.gpus

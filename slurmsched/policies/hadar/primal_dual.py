@@ -143,9 +143,15 @@ class RankedQueue:
         self.at_type = np.maximum(self.worth[:, :types], self.worth[:, types:])
         """Utility at the higher of the consolidated and the spread rate on each type; [jobs, types]."""
 
+    @cached_property
+    def _row_of(self) -> Mapping[str, int]:
+        return {job.job: row for row, job in enumerate(self.jobs)}
+
     def waiting(self, jobs: Collection[str]) -> list[int]:
         """Returns the jobs, by index, without those named."""
-        return [row for row, job in enumerate(self.jobs) if job.job not in jobs]
+        waits, row_of = np.ones(len(self.jobs), dtype=np.bool_), self._row_of
+        waits[[row_of[job] for job in jobs if job in row_of]] = False
+        return np.flatnonzero(waits).tolist()
 
     def fewest_workers(self, rows: Sequence[int]) -> int:
         """Returns the GPUs of the smallest of these jobs; 0 for no jobs."""

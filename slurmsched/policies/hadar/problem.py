@@ -169,7 +169,8 @@ class ServerPools:
         """Returns the GPUs of an allocation by type, as an index of `types`."""
         if len(allocation) == 1:
             return {self.pool_types[allocation[0][0]]: allocation[0][1]}
-        counts, types = dict[int, int](), self.pool_types
+        counts: dict[int, int] = {}
+        types = self.pool_types
         for pool, gpus in allocation:
             kind = types[pool]
             counts[kind] = counts.get(kind, 0) + gpus

@@ -97,7 +97,8 @@ class PlacesByRow:
     """Allocations of jobs of a queue, in the order of its rows: `rows`, and for each of these its place."""
 
     def __init__(self, queue: QueueArrays, allocations: Mapping[str, TaskAllocation]) -> None:
-        known = {row: place for job, place in allocations.items() if (row := queue.row_of.get(job)) is not None}
+        row_of = queue.row_of
+        known = {row_of[job]: place for job, place in allocations.items() if job in row_of}
         self.rows: Ints = np.array(sorted(known), dtype=np.int64)
         self.places = [known[row] for row in self.rows.tolist()]
         self.of_row = known
