@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, product
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurmsched.model import Job, Node, NodeAllocation, Request
@@ -107,8 +107,16 @@ def _placed(cluster: list[Node], one: Job) -> tuple[NodeAllocation, ...]:
     return found.node_allocations(pools) if found else ()
 
 
+ONE_OF_TWO_RACKS = [
+    node(f"n{number}", gpus, "v100", 4, 10, features=frozenset({rack, "v100"}))
+    for number, (rack, gpus) in enumerate((("r1", 2), ("r1", 2), ("r2", 8)))
+]
+"""The node that a request names may be in the rack that has fewer GPUs together."""
+
+
 @settings(max_examples=300, deadline=None)
 @given(clusters(), requests())
+@example(ONE_OF_TWO_RACKS, Request(gpus=4, cpus=1, features="[r1|r2]", pinned=frozenset({"n1"})))
 def test_a_gang_fits_where_some_set_of_nodes_and_some_split_holds_it(cluster: list[Node], request: Request) -> None:
     one = job(1, request=request)
     allocations = _placed(cluster, one)

@@ -186,8 +186,8 @@ class Eligibility:
     def node_gpus(self, job: Job) -> tuple[int, ...]:
         """Return the GPUs of one type of each node that holds a task of the job if all are up and empty.
 
-        These are the nodes of the partition and the alternative of its constraint that together have most: first those
-        that it names, then those with most.
+        These are the nodes of the partition and the alternative of its constraint that together have most, of those
+        with all nodes that it names if there are any: first these, then those with most.
         """
         key = (job.original_request, job.partitions, job.hints.memory_tunable)
         if key not in self._node_gpus:
@@ -196,12 +196,13 @@ class Eligibility:
 
     def _most_node_gpus(self, job: Job) -> tuple[int, ...]:
         try:
-            wanted, pools, found = self._requested_masks(job.original_request), self._pools, list[tuple[int, ...]]()
+            wanted, pools = self._requested_masks(job.original_request), self._pools
         except PolicyError:
             return ()
         request, needed = job.original_request, self._needed_on_node(job)
         usable = pools.cpu_units(request.threads_per_core).within(pools.cpus[pools.node_of])
         cpus = {pools.node(pool).name: int(usable[pool]) for pool in range(len(pools))}
+        found = list[tuple[bool, tuple[int, ...]]]()
         large = [n for n in pools.nodes if needed.cpus <= cpus[n.name] and needed.memory <= n.total.memory]
         for partition in job.partitions:
             inside = {node.name for node in large if partition in node.partitions}
@@ -213,8 +214,8 @@ class Eligibility:
                         held = min(held, cpus[name] // max(needed.cpus, 1) * request.gpus // request.tasks)
                     gpus[name] = max(gpus.get(name, 0), held)
                 order = sorted(gpus, key=lambda name: (name not in request.pinned, -gpus[name]))
-                found.append(tuple(gpus[name] for name in order))
-        return max(found, key=sum, default=())
+                found.append((request.pinned <= gpus.keys(), tuple(gpus[name] for name in order)))
+        return max(found, key=lambda of: (of[0], sum(of[1])), default=(False, ()))[1]
 
     @staticmethod
     def _needed_on_node(job: Job) -> Resources:
