@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmsched.model import MILLI_PER_GPU
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.fragmentation import TaskDemand
@@ -66,7 +65,7 @@ def test_the_table_is_the_plain_recursion(offers: list[Offer], resource: int, gp
     st.integers(0, 2000),
     st.lists(st.integers(0, 1000), min_size=4, max_size=4),
 )
-def test_more_that_is_idle_is_never_worth_less_nor_a_node_more_than_its_gpus(
+def test_more_that_is_idle_is_never_worth_less_nor_a_node_more_than_its_devices(
     tasks: list[TaskDemand], cpus: int, memory: int, milli: list[int]
 ) -> None:
     free = free_resources([server(*[1000] * 4, cpus=64000, memory=2000)])
@@ -76,7 +75,7 @@ def test_more_that_is_idle_is_never_worth_less_nor_a_node_more_than_its_gpus(
         return float(worth.amount(np.array([cpus]), np.array([memory]), np.array([milli]))[0])
 
     found = amount(cpus, memory, milli)
-    assert -1e-9 <= found <= sum(milli) / MILLI_PER_GPU + 0.1
+    assert -1e-9 <= found <= float(worth.of_device[milli].sum()) + 0.1
     assert found <= amount(64000, memory, milli) + 1e-9
     assert found <= amount(cpus, 2000, milli) + 1e-9
     assert found <= amount(cpus, memory, [1000] * 4) + 1e-9
