@@ -13,10 +13,10 @@ from typing import Final, Protocol
 
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.log import NO_LOG, DaemonLog
-from slurmsched.model import ClusterOverview, Explanation, JobId, Request, Snapshot, SynschedError, cluster_overview
+from slurmsched.model import ClusterOverview, Explanation, JobId, Request, Snapshot, SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.explainer import explain
-from slurmsched.rounds.fragmentation import survey_with_fragments
+from slurmsched.rounds.fragmentation import with_fragments
 from slurmsched.rounds.partitions import jobs_left_to_slurm
 from slurmsched.rounds.round import RoundResult
 from slurmsched.rounds.scope import partition_totals, unmanaged_reason
@@ -97,12 +97,12 @@ def managed_jobs(snapshot: Snapshot, settings: Settings) -> tuple[frozenset[JobI
     return frozenset(managed), failed
 
 
-def overview_or_survey(snapshot: Snapshot, usual: tuple[tuple[Request, int], ...]) -> ClusterOverview:
+def with_fragments_if_possible(overview: ClusterOverview, usual: tuple[tuple[Request, int], ...]) -> ClusterOverview:
     """The overview for `synsched status`; without the fragmentation if it cannot be computed."""
     try:
-        return survey_with_fragments(snapshot, usual)
+        return with_fragments(overview, usual)
     except Exception:  # it depends on months of requests, none of which may end a round
-        return cluster_overview(snapshot)
+        return overview
 
 
 @dataclass(frozen=True, slots=True)

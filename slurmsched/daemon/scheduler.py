@@ -25,9 +25,9 @@ from slurmsched.daemon.isolation import (
     describe_error,
     format_trace,
     managed_jobs,
-    overview_or_survey,
     record_poll_isolated,
     still_failing_jobs,
+    with_fragments_if_possible,
 )
 from slurmsched.daemon.job_reports import checkpointed_jobs, ingest, record_idle_gpus, record_out_of_memory
 from slurmsched.daemon.log import NO_LOG, DaemonLog
@@ -331,7 +331,7 @@ class _Round:
         storage, result = self.context.settings.storage, decided.result
         recorded = storage.keep_snapshots and (result.plan.operations or not result.starts_only)
         recording = self.context.packer.pack(seen.snapshot, seen.state) if recorded else None
-        overview = overview_or_survey(result.snapshot, seen.state.usual)
+        overview = with_fragments_if_possible(self.store.state.overviews.of(result.snapshot), seen.state.usual)
         self.store.state.record_decision(self.id, result, decided.explain, recording, overview)
         carried = {job: mark for job, mark in self.store.set_aside.fingerprints().items() if job in seen.failing}
         self.store.set_aside.replace(result.snapshot.set_aside, seen.snapshot.time, {**carried, **decided.marks})
@@ -372,7 +372,7 @@ class _Round:
             )
             mismatches = device_mismatches(targets.values(), seen.snapshot, last) if settled else ()
             self.store.state.record_events(self.id, applied.outcomes, targets, last.time, mismatches)
-            overview = overview_or_survey(last, seen.state.usual)
+            overview = with_fragments_if_possible(self.store.state.overviews.of(last), seen.state.usual)
             record_poll_isolated(self.store, self.id, last, seen.managed, overview, log=self.log)
 
     def _learn(self, seen: _Observation) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import log, sqrt
 from statistics import fmean, median, variance
 from typing import Final
@@ -45,6 +45,7 @@ MAX_OF_A_KIND: Final = 30
 """Runs of one work or model that are looked at, the latest."""
 
 
+@lru_cache(maxsize=4096)
 def kinds_of_use(work: Work) -> tuple[tuple[WorkKind, Kind], ...]:
     """Returns the kinds of runs that tell what a work uses, from the nearest to the widest: what else its owner runs
     tells nothing of it."""

@@ -9,6 +9,7 @@ from slurmsched.model.node import MILLI_PER_GPU, Gpu, Node, NodeState, Partition
 from slurmsched.model.overview import (
     ClusterFragmentation,
     ClusterOverview,
+    ClusterOverviews,
     ExpectedTime,
     GpuUsage,
     NodeFragmentation,
@@ -57,6 +58,7 @@ __all__ = [
     "CheckpointSignal",
     "ClusterFragmentation",
     "ClusterOverview",
+    "ClusterOverviews",
     "CpuNeed",
     "Decision",
     "EncodingError",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from types import UnionType
 from typing import Any, Final, TypeVar, get_origin
@@ -108,20 +108,19 @@ def encode_with(value: Any, texts: Mapping[str, str]) -> str:
 
 
 class ListEncoder:
-    """Encodes lists of hashable values, each value that was in the last list only once. Values that are equal have to
-    be of equal types too."""
+    """Encodes lists of values that nobody changes, an object that was in the last list only once."""
 
     def __init__(self) -> None:
-        self._texts: Mapping[Hashable, str] = {}
+        self._known: Mapping[int, tuple[object, str]] = {}
+        """By address; the object is kept so that no other gets its address."""
 
-    def encode(self, values: Iterable[Hashable]) -> str:
+    def encode(self, values: Iterable[object]) -> str:
         """Returns what `encode` does of a list."""
-        known, texts, each = self._texts, dict[Hashable, str](), list[str]()
+        last, known, each = self._known, dict[int, tuple[object, str]](), list[str]()
         for value in values:
-            text = known.get(value) or texts.get(value) or encode(value)
-            texts[value] = text
-            each.append(text)
-        self._texts = texts
+            of_value = known[id(value)] = last.get(id(value)) or (value, encode(value))
+            each.append(of_value[1])
+        self._known = known
         return f"[{','.join(each)}]"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import exp, log
@@ -272,19 +273,38 @@ def _gpus_served(left: int, each: int) -> int:
 
 def cluster_overview(snapshot: Snapshot) -> ClusterOverview:
     """Returns the use of each node by all jobs of a snapshot, managed or not."""
-    jobs_by_gpu: dict[tuple[str, int], list[JobId]] = {}
-    for job in snapshot.jobs:
-        for allocation in job.allocations:
-            for index in allocation.indices:
-                jobs_by_gpu.setdefault((allocation.node, index), []).append(job.id)
-    nodes = tuple(_node_usage(node, jobs_by_gpu) for node in snapshot.nodes)
-    return ClusterOverview(snapshot.time, nodes, snapshot.cluster, snapshot.release, snapshot.oddities)
+    return ClusterOverviews().of(snapshot)
 
 
-def _node_usage(node: Node, jobs_by_gpu: Mapping[tuple[str, int], list[JobId]]) -> NodeUsage:
+class ClusterOverviews:
+    """The overviews of one cluster, look after look: the use of a node that is as it was at the last look is the same
+    object, so that what follows from it need not be worked out again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Node, Sequence[tuple[int, JobId]], NodeUsage]] = {}
+
+    def of(self, snapshot: Snapshot) -> ClusterOverview:
+        """Returns what `cluster_overview` does."""
+        held, last, known = defaultdict[str, list[tuple[int, JobId]]](list), self._known, []
+        for job in snapshot.jobs:
+            for allocation in job.allocations:
+                held[allocation.node] += [(index, job.id) for index in allocation.indices]
+        for node in snapshot.nodes:
+            jobs, before = held.get(node.name, []), last.get(node.name)
+            same = before is not None and before[0] is node and before[1] == jobs
+            known.append(before if before is not None and same else (node, jobs, _node_usage(node, jobs)))
+        self._known = {node.name: (node, jobs, usage) for node, jobs, usage in known}
+        nodes = tuple([usage for _, _, usage in known])
+        return ClusterOverview(snapshot.time, nodes, snapshot.cluster, snapshot.release, snapshot.oddities)
+
+
+def _node_usage(node: Node, held: Iterable[tuple[int, JobId]]) -> NodeUsage:
+    """Returns the use of a node; `held` has the GPUs that jobs have there, by index."""
+    jobs_of = defaultdict[int, list[JobId]](list)
+    for index, job in held:
+        jobs_of[index].append(job)
     gpus = tuple(
-        GpuUsage(gpu.index, gpu.type, gpu.used, tuple(jobs_by_gpu.get((node.name, gpu.index), ())), gpu.shards)
-        for gpu in node.gpus
+        [GpuUsage(gpu.index, gpu.type, gpu.used, tuple(jobs_of.get(gpu.index, ())), gpu.shards) for gpu in node.gpus]
     )
     partitions = tuple(sorted(node.partitions))
     return NodeUsage(

@@ -20,7 +20,6 @@ from slurmsched.model import (
     NodeUsage,
     Request,
     Snapshot,
-    cluster_overview,
 )
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.cluster.resources import FreeResources
@@ -41,9 +40,8 @@ _CAUSES: Final = {
 }
 
 
-def survey_with_fragments(snapshot: Snapshot, usual: Iterable[tuple[Request, int]]) -> ClusterOverview:
-    """Return the overview of the cluster, with its fragmentation for the usual requests (with their counts)."""
-    overview = cluster_overview(snapshot)
+def with_fragments(overview: ClusterOverview, usual: Iterable[tuple[Request, int]]) -> ClusterOverview:
+    """Return the overview of the cluster with its fragmentation for the usual requests (with their counts)."""
     return replace(overview, fragments=measure_fragments(overview.nodes, usual))
 
 

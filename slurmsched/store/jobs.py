@@ -11,6 +11,8 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from math import inf
+from operator import itemgetter
 from typing import Any, Final
 
 from slurmsched.model import (
@@ -138,6 +140,8 @@ _UPDATE: Final = (
     " original_nice = CASE WHEN boosted THEN original_nice ELSE :nice END"
     " WHERE id = :id"
 )
+_SEEN: Final = "UPDATE jobs SET last_seen = ? WHERE id IN (SELECT value FROM json_each(?))"
+_AS_SEEN: Final = itemgetter("owner", "state", "name", "summary")
 _CAME_BACK: Final = "slurmctld came back with an older state, in which the job is under our hold again"
 _LIFTED: Final = "was released by somebody else, though synsched held it"
 _REQUEUED: Final = "was requeued by a person or by Slurm, not by synsched"
@@ -181,19 +185,21 @@ def update_jobs(
         known = _known_rows(database, snapshot, managed)
         arrays = frozenset(job for job, row in known.items() if row["held_by_us"] and row["state"] != _FINISHED)
         seen_before = [job for job in snapshot.jobs if job.id in known]
-        new = [
-            job for job in snapshot.jobs if job.id not in known and (job.id in managed or _has_array_hold(job, arrays))
-        ]
-        gone = [job for job, row in known.items() if snapshot.is_gone(job) and row["state"] != _FINISHED]
-        unread = [job for job in known if job not in snapshot.jobs_by_id and not snapshot.is_gone(job)]
-        long_gone = [
-            job for job, row in known.items() if snapshot.is_gone(job) and row["last_seen"] < snapshot.time - _DAY
-        ]
+        others = (job for job in snapshot.jobs if job.id not in known)
+        new = [job for job in others if job.id in managed or _has_array_hold(job, arrays)]
+        absent = [job for job in known if job not in snapshot.jobs_by_id]
+        left = [job for job in absent if snapshot.is_gone(job)]
+        gone = [job for job in left if known[job]["state"] != _FINISHED]
+        long_gone = [job for job in left if known[job]["last_seen"] < snapshot.time - _DAY]
+        unread = [job for job in absent if not snapshot.is_gone(job)]
         returned = frozenset(job.id for job in seen_before if _hold_came_back(database, known[job.id], job))
         lifted = [job.id for job in seen_before if _hold_was_lifted(database, known[job.id], job)]
         requeued = [job.id for job in seen_before if _was_requeued_by_others(database, known[job.id], job)]
         database.write_many(_INSERT, [_job_columns(job, snapshot.time, arrays) for job in new])
-        database.write_many(_UPDATE, (columns or JobColumns()).of_jobs(seen_before, snapshot.time, arrays, known))
+        now = (columns or JobColumns()).of_jobs(seen_before, snapshot.time, arrays, known)
+        same = {of["id"] for of in now if _tells(known[of["id"]], of)}
+        database.write_many(_UPDATE, [of for of in now if of["id"] not in same])
+        database.write(_SEEN, (snapshot.time, json.dumps([*same])))
         database.write_many("UPDATE jobs SET held_by_us = 1 WHERE id = ?", [(job,) for job in returned])
         database.write_many("UPDATE jobs SET state = ?, target = NULL WHERE id = ?", [(_FINISHED, job) for job in gone])
         database.write_many("UPDATE jobs SET last_seen = ? WHERE id = ?", [(snapshot.time, job) for job in unread])
@@ -253,7 +259,8 @@ def _known_rows(database: Database, snapshot: Snapshot, managed: Collection[JobI
         if job in snapshot.jobs_by_id and _is_of_older_job(row, snapshot.jobs_by_id[job])
     ]
     for job in reused:
-        _forget(database, job)
+        for statement in _FORGET:
+            database.write(statement, (job,))
         del known[job]
     return known
 
@@ -263,11 +270,6 @@ def _is_of_older_job(row: Mapping[str, Any], job: Job) -> bool:
     submitted later and never restarted (a requeue renews the submit time too)."""
     later = job.submit_time > row["last_seen"] and job.restarts == 0
     return row["state"] == _FINISHED and bool(row["owner"] != job.user or later)
-
-
-def _forget(database: Database, job: JobId) -> None:
-    for statement in _FORGET:
-        database.write(statement, (job,))
 
 
 def _matches_original(job: Job, row: Mapping[str, Any]) -> bool:
@@ -333,25 +335,38 @@ def _job_columns(
     }
 
 
+def _tells(row: Mapping[str, Any], columns: Mapping[str, Any]) -> bool:
+    """Whether `_UPDATE` with these columns would leave the row as it is, but for when the job was last seen."""
+    return (
+        _AS_SEEN(row) == _AS_SEEN(columns)
+        and (row["submitted"] or inf) <= columns["submitted"]
+        and row["held_by_us"] == (not columns["unheld"] and max(row["held_by_us"], columns["held"]))
+        and not (row["reshaped"] and columns["as_submitted"])
+        and (row["reshaped"] or not columns["waits"] or row["original"] == columns["original"])
+        and (row["boosted"], row["original_nice"]) == (False, columns["nice"])
+    )
+
+
 class JobColumns:
     """What is stored of jobs, kept from poll to poll for those of which nothing but the run time has changed."""
 
     def __init__(self) -> None:
-        self._known: dict[JobId, tuple[tuple[object, ...], dict[str, Any]]] = {}
+        self._known: dict[JobId, tuple[Job, tuple[object, ...], dict[str, Any]]] = {}
 
     def of_jobs(
         self, jobs: Sequence[Job], at: float, arrays: Collection[JobId], rows: Mapping[str, Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """The columns of these jobs, whose rows are known, as of `at`; equal to `_job_columns` of each."""
-        kept: dict[JobId, tuple[tuple[object, ...], dict[str, Any]]] = {}
+        kept: dict[JobId, tuple[Job, tuple[object, ...], dict[str, Any]]] = {}
         for job in jobs:
             row, last = rows[job.id], self._known.get(job.id)
-            basis = (job.lasting, job.array_job in arrays, row["reshaped"], row["original"])
-            columns = last[1] if last is not None and last[0] == basis else _job_columns(job, at, arrays, row)
+            basis = (job.array_job in arrays, row["reshaped"], row["original"])
+            same = last is not None and last[1] == basis and (last[0] is job or last[0].lasting == job.lasting)
+            columns = last[2] if last is not None and same else _job_columns(job, at, arrays, row)
             columns["at"] = at
-            kept[job.id] = basis, columns
+            kept[job.id] = job, basis, columns
         self._known = kept
-        return [columns for _, columns in kept.values()]
+        return [columns for *_, columns in kept.values()]
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from slurmsched.knowledge.knowledge import OUT_OF_MEMORY_SECONDS
 from slurmsched.model import (
     ClusterOverview,
+    ClusterOverviews,
     Explanation,
     JobId,
     JobState,
@@ -22,7 +23,6 @@ from slurmsched.model import (
     SchedulerState,
     Snapshot,
     Target,
-    cluster_overview,
     decode,
     encode,
     encode_with,
@@ -112,6 +112,8 @@ class StateStore:
         self._counts = counts or ActivityCounts()
         self.overview: ClusterOverview | None = None
         """What was recorded last of the nodes with their fragmentation."""
+        self.overviews = ClusterOverviews()
+        """Those of the snapshots that are recorded."""
         self._finished_runs = finished_runs or FinishedRuns(database)
         self._columns = JobColumns()
         self._nodes = ListEncoder()
@@ -208,7 +210,7 @@ class StateStore:
             if round_id is not None:
                 self._database.write(
                     "UPDATE rounds SET overview = ? WHERE id = ?",
-                    (self._encoded(overview or cluster_overview(snapshot)), round_id),
+                    (self._encoded(overview or self.overviews.of(snapshot)), round_id),
                 )
         self._counts.events.update(event.kind for event in events)
         self.overview = overview or self.overview
@@ -234,7 +236,7 @@ class StateStore:
             )
             self._database.write(
                 "UPDATE rounds SET overview = ?, snapshot = ? WHERE id = ?",
-                (self._encoded(overview or cluster_overview(result.snapshot)), recording, round_id),
+                (self._encoded(overview or self.overviews.of(result.snapshot)), recording, round_id),
             )
             self._finished_runs.record_forecasts()
             self._record_unreadable(result.snapshot.time)

@@ -24,7 +24,7 @@ from slurmsched.daemon.scheduler import RoundReport
 from slurmsched.daemon.single_round import run_once
 from slurmsched.model import ClusterOverview, JobState, NodeState, Snapshot, cluster_overview
 from slurmsched.policies.state import Account, TicketAccounts, encode_state
-from slurmsched.rounds.fragmentation import survey_with_fragments
+from slurmsched.rounds.fragmentation import with_fragments
 from slurmsched.settings.definition import MetricsSettings, Mode, PolicySettings
 from slurmsched.store.errors import BusyStoreError
 from slurmsched.store.store import Store
@@ -186,7 +186,7 @@ def test_a_gpu_that_is_shared_is_partly_allocated(tmp_path: Path) -> None:
 
 def test_fragmented_gpus_are_those_of_free(tmp_path: Path) -> None:
     usual = job(1, gpus=8, cpus=8).original_request
-    overview = survey_with_fragments(snapshot([node("n1", busy=range(4), used_cpus=4)]), [(usual, 10)])
+    overview = with_fragments(cluster_overview(snapshot([node("n1", busy=range(4), used_cpus=4)])), [(usual, 10)])
     assert overview.fragments is not None
     metrics = counted(overview, tmp_path)
     assert told(metrics, "synsched_gpus_fragmented")["gpus v100"] == overview.fragments.all.lack_gpu == 4.0
@@ -336,7 +336,7 @@ def test_no_user_or_type_adds_more_series_than_are_allowed(tmp_path: Path) -> No
     report = ticketed(world, {f"user{number}": Account(float(number), 0.0) for number in range(5000)})
     world.settings = replace(world.settings, metrics=MetricsSettings(listen="127.0.0.1:9797", users=200))
     types = [node(f"n{number}", gpu_type=f"t{number}", gpus=1) for number in range(1000)]
-    world.store.state.overview = survey_with_fragments(snapshot(types), [])
+    world.store.state.overview = with_fragments(cluster_overview(snapshot(types)), [])
     metrics = of_round(world, report)
     assert len(told(metrics, "synsched_user_share_due_gpu_seconds")) == 201
     assert sum(told(metrics, "synsched_user_share_due_gpu_seconds").values()) == sum(range(5000))

@@ -8,7 +8,7 @@ import pytest
 
 from slurmsched.model import Node, NodeAllocation, Request, Resources, Target, cluster_overview
 from slurmsched.rounds.device_mismatch import device_mismatches
-from slurmsched.rounds.fragmentation import measure_fragments, survey_with_fragments
+from slurmsched.rounds.fragmentation import measure_fragments, with_fragments
 from tests.builders import job, node, share, snapshot
 
 WHOLE = Request(gpus=1, gpus_per_node=1, cpus=2)
@@ -80,7 +80,7 @@ def test_a_rest_of_a_gpu_in_words() -> None:
 
 
 def test_by_node_and_by_what_is_missing() -> None:
-    seen = survey_with_fragments(snapshot([node("n1", 4, used_cpus=23), node("n2", 2)]), [(WHOLE, 1)])
+    seen = with_fragments(cluster_overview(snapshot([node("n1", 4, used_cpus=23), node("n2", 2)])), [(WHOLE, 1)])
     assert seen.fragments is not None
     first, second = seen.fragments.nodes
     assert (first.node, first.idle, first.lost, first.lack_cpu) == ("n1", 4.0, 4.0, 4.0)
