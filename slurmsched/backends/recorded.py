@@ -16,7 +16,18 @@ from pathlib import Path
 from typing import Final
 
 from slurmsched.backends.protocol import BackendError, CallCounts, FinishedPage, Identity, JobOrigin, Privilege
-from slurmsched.model import EncodingError, JobId, Operation, Outcome, Result, SchedulerState, Snapshot, decode, encode
+from slurmsched.model import (
+    EncodingError,
+    Job,
+    JobId,
+    Operation,
+    Outcome,
+    Result,
+    SchedulerState,
+    Snapshot,
+    decode,
+    encode,
+)
 
 RECORDING_SUFFIX: Final = ".round"
 _VERSION: Final = 1
@@ -56,17 +67,17 @@ class RecordingPacker:
     """Packs one round after the other: a job of which nothing but the run time has changed is not encoded again."""
 
     def __init__(self) -> None:
-        self._known: dict[JobId, tuple[tuple[object, ...], str, str]] = {}
+        self._known: dict[JobId, tuple[Job, str, str]] = {}
 
     def pack(self, snapshot: Snapshot, state: SchedulerState) -> bytes:
         """The bytes of a recording, equal to those of `pack_recording`."""
-        jobs = dict[JobId, tuple[tuple[object, ...], str, str]]()
+        jobs = dict[JobId, tuple[Job, str, str]]()
         texts = []
         for job in snapshot.jobs:
-            lasting, last = job.lasting, self._known.get(job.id)
-            if last is None or last[0] != lasting:
+            last = self._known.get(job.id)
+            if last is None or last[0].differs_but_in_run_time(job):
                 before, _, rest = encode(job).partition(_RUN_TIME)  # inside a text a quote has a backslash before it
-                last = lasting, before, rest.partition(",")[2]
+                last = job, before, rest.partition(",")[2]
             jobs[job.id] = last
             texts.append(f"{last[1]}{_RUN_TIME}{json.dumps(job.run_time)},{last[2]}")
         self._known = jobs

@@ -203,6 +203,11 @@ class _Observation:
     failing: Mapping[JobId, str]
 
 
+_LAST_OVER_FIRST_LOOK: Final = 1.5
+"""How much longer the end of a round takes than its beginning, both with what they record: what became of each change
+is compared with what was forecast, and accounting is asked. 1.2 to 1.4 on 12,500 nodes with 600 to 1,000 changes."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Round:
     id: int
@@ -223,9 +228,7 @@ class _Round:
         decided, decide_s = self._decide(seen)
         planned, result = self.clock.monotonic(), decided.result
         self._record(seen, decided)
-        self.applier.last_look = (
-            observed - began + self.clock.monotonic() - planned
-        )  # as long as this one and its record
+        self.applier.last_look = _LAST_OVER_FIRST_LOOK * (observed - began + self.clock.monotonic() - planned)
         applied = self._apply(seen, result)
         self.store.start_forecasts.compare(applied.snapshot)
         if self.context.settings.learning.accounting and not result.starts_only:
@@ -460,12 +463,13 @@ def _left_over(applied: ApplyResult) -> Iterator[float]:
 
 def _tally(seen: _Observation, before: CallCounts, after: CallCounts) -> RoundStatistics:
     managed = [job for job in seen.snapshot.jobs if job.id in seen.managed]
-    gpus = [(gpu, node) for node in seen.snapshot.nodes for gpu in node.gpus]
+    nodes = seen.snapshot.nodes
+    down = (gpu for node in nodes if node.state is not NodeState.UP for gpu in node.gpus)
     return RoundStatistics(
-        gpus=len(gpus),
-        gpus_used=sum(gpu.used for gpu, _ in gpus) / MILLI_PER_GPU,
-        gpus_down=sum(not gpu.used and node.state is not NodeState.UP for gpu, node in gpus),
-        nodes=len(seen.snapshot.nodes),
+        gpus=sum(len(node.gpus) for node in nodes),
+        gpus_used=sum(gpu.used for node in nodes for gpu in node.gpus) / MILLI_PER_GPU,
+        gpus_down=sum(not gpu.used for gpu in down),
+        nodes=len(nodes),
         jobs=len(seen.snapshot.jobs),
         managed=len(managed),
         running=sum(job.state is JobState.RUNNING for job in managed),

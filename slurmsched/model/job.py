@@ -163,6 +163,10 @@ class Job:
         """All that is known of it but its run time, which changes at every poll while it runs."""
         return _LASTING(self)
 
+    def differs_but_in_run_time(self, other: Job) -> bool:
+        """Whether anything but the run time is not the same."""
+        return self is not other and self.lasting != other.lasting
+
     @property
     def gpus(self) -> int:
         """GPUs that it has, or that it asks for if it has none."""

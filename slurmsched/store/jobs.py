@@ -361,7 +361,7 @@ class JobColumns:
         for job in jobs:
             row, last = rows[job.id], self._known.get(job.id)
             basis = (job.array_job in arrays, row["reshaped"], row["original"])
-            same = last is not None and last[1] == basis and (last[0] is job or last[0].lasting == job.lasting)
+            same = last is not None and last[1] == basis and not last[0].differs_but_in_run_time(job)
             columns = last[2] if last is not None and same else _job_columns(job, at, arrays, row)
             columns["at"] = at
             kept[job.id] = job, basis, columns
