@@ -35,7 +35,7 @@ def begun_in_time(ready: Sequence[int], begins: Set[int], left: float, each: flo
     """The ready operations but those that begin a start which cannot be finished in the seconds that are `left`.
 
     `begins` are operations that begin a start: an update, which a release follows in a later batch. An operation takes
-    `each` seconds, as in the batch before; 0 where there was none.
+    `each` seconds, as in the mean of the batches before; 0 where there was none.
     """
     beginning = [index for index in ready if index in begins]
     others, most = len(ready) - len(beginning), len(beginning)

@@ -357,19 +357,19 @@ class Applier:
                 f"slurmctld limits the rate of our requests (rl_enable): {most} changes are sent in"
                 f" {BATCH_SECONDS:g} s, and what does not fit into a round is left to the next"
             )
-        size, each, end = min(most, SMALL_BATCH), 0.0, self._end_of_starts()
+        size, done, started, end = min(most, SMALL_BATCH), 0, self._clock.monotonic(), self._end_of_starts()
         while ready := (progress := execution.progress).ready(size):
             if (closed := self._closed_reason()) is not None:
                 return closed
             began, begins = self._clock.monotonic(), frozenset(progress.postponable())
-            batch = begun_in_time(ready, begins, end - began, each)
+            batch = begun_in_time(ready, begins, end - began, (began - started) / done if done else 0.0)
             if len(batch) < len(ready) and begins.isdisjoint(batch):
                 execution.block(sorted(begins), OUT_OF_TIME)
                 self._log.event(f"{left_over(execution.outcomes)} to the next round: its time is over", verb="apply")
                 continue
             execution.execute(batch)
             took = self._clock.monotonic() - began
-            each, size = took / len(batch), next_batch_size(len(batch), took, most)
+            done, size = done + len(batch), next_batch_size(len(batch), took, most)
             self._tick()
         return None
 
