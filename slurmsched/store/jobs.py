@@ -197,7 +197,7 @@ def update_jobs(
         requeued = [job.id for job in seen_before if _was_requeued_by_others(database, known[job.id], job)]
         database.write_many(_INSERT, [_job_columns(job, snapshot.time, arrays) for job in new])
         now = (columns or JobColumns()).of_jobs(seen_before, snapshot.time, arrays, known)
-        same = {of["id"] for of in now if _tells(known[of["id"]], of)}
+        same = {of["id"] for of in now if _is_up_to_date(known[of["id"]], of)}
         database.write_many(_UPDATE, [of for of in now if of["id"] not in same])
         database.write(_SEEN, (snapshot.time, json.dumps([*same])))
         database.write_many("UPDATE jobs SET held_by_us = 1 WHERE id = ?", [(job,) for job in returned])
@@ -335,7 +335,7 @@ def _job_columns(
     }
 
 
-def _tells(row: Mapping[str, Any], columns: Mapping[str, Any]) -> bool:
+def _is_up_to_date(row: Mapping[str, Any], columns: Mapping[str, Any]) -> bool:
     """Whether `_UPDATE` with these columns would leave the row as it is, but for when the job was last seen."""
     return (
         _AS_SEEN(row) == _AS_SEEN(columns)
