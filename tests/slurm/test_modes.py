@@ -103,7 +103,8 @@ def test_a_real_prometheus_is_told_what_slurm_says_too_and_every_panel_has_data(
         time.sleep(75 if picture else 5)
         assert mini.synsched("pause", "--reason", "new drives").code == 0
         time.sleep(12 if picture else 3)
-        assert prometheus.values("synsched_changes_stopped") == {"paused": 1.0, "disabled": 0.0, "other_scheduler": 0.0}
+        stopped = {"paused": 1.0, "disabled": 0.0, "other_scheduler": 0.0}
+        mini.until("the pause is told", lambda: prometheus.values("synsched_changes_stopped") == stopped)
         agrees_with_slurm(mini, prometheus)
         assert mini.synsched("resume").code == 0
         time.sleep(45 if picture else 3)
