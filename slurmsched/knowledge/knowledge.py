@@ -267,11 +267,8 @@ class Knowledge:
 
     def remaining_seconds_there(self, job: Job) -> float:
         """Returns `remaining_seconds` on the GPUs that the job has: a hinted duration takes longer on a slower type."""
-        learnt = self.learnt_length(job)
-        if learnt is not None:
-            return learnt.mean
-        by_duration = self.duration_left_there(job)
-        return self._remaining_by_limit(job) if by_duration is None else by_duration
+        by_duration = self.duration_left_there(job) if self.learnt_length(job) is None else None
+        return self.remaining_seconds(job) if by_duration is None else by_duration
 
     def latest_remaining_seconds(self, job: Job) -> float:
         """Returns the seconds after which a job without a time limit has ended, for what others are promised: in 19 of

@@ -285,17 +285,18 @@ class ClusterOverviews:
 
     def of(self, snapshot: Snapshot) -> ClusterOverview:
         """Returns what `cluster_overview` does."""
-        held, last, known = defaultdict[str, list[tuple[int, JobId]]](list), self._known, []
+        held, last = defaultdict[str, list[tuple[int, JobId]]](list), self._known
+        self._known, nodes = {}, list[NodeUsage]()
         for job in snapshot.jobs:
             for allocation in job.allocations:
                 held[allocation.node] += [(index, job.id) for index in allocation.indices]
         for node in snapshot.nodes:
-            jobs, before = held.get(node.name, []), last.get(node.name)
-            same = before is not None and before[0] is node and before[1] == jobs
-            known.append(before if before is not None and same else (node, jobs, _node_usage(node, jobs)))
-        self._known = {node.name: (node, jobs, usage) for node, jobs, usage in known}
-        nodes = tuple([usage for _, _, usage in known])
-        return ClusterOverview(snapshot.time, nodes, snapshot.cluster, snapshot.release, snapshot.oddities)
+            jobs, known = held.get(node.name, []), last.get(node.name)
+            if known is None or known[0] is not node or known[1] != jobs:
+                known = node, jobs, _node_usage(node, jobs)
+            self._known[node.name] = known
+            nodes.append(known[2])
+        return ClusterOverview(snapshot.time, tuple(nodes), snapshot.cluster, snapshot.release, snapshot.oddities)
 
 
 def _node_usage(node: Node, held: Iterable[tuple[int, JobId]]) -> NodeUsage:

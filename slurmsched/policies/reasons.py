@@ -66,7 +66,7 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
             or _waiting_reason(session, job, order_name, shortage, never)
         )
         why = _single_type_reason(why, job, idle) if session.entitlement.mixes_types else why
-        waiting[job.id] = _reservation_reason(why, reservations.reason(job)) if observed.reservations else why
+        waiting[job.id] = _reservation_reason(why, reservations.reason(job))
     return targets, waiting
 
 

@@ -199,10 +199,9 @@ def update_jobs(
         now = (columns or JobColumns()).of_jobs(seen_before, snapshot.time, arrays, known)
         same = {of["id"] for of in now if _is_up_to_date(known[of["id"]], of)}
         database.write_many(_UPDATE, [of for of in now if of["id"] not in same])
-        database.write(_SEEN, (snapshot.time, json.dumps([*same])))
+        database.write(_SEEN, (snapshot.time, json.dumps([*same, *unread])))
         database.write_many("UPDATE jobs SET held_by_us = 1 WHERE id = ?", [(job,) for job in returned])
         database.write_many("UPDATE jobs SET state = ?, target = NULL WHERE id = ?", [(_FINISHED, job) for job in gone])
-        database.write_many("UPDATE jobs SET last_seen = ? WHERE id = ?", [(snapshot.time, job) for job in unread])
         database.write_many(_CLEAR_MARKS, [(job,) for job in long_gone])
     return (
         *(JobEvent(snapshot.time, job, JobEventKind.OVERRULED, _LIFTED) for job in lifted),
@@ -361,10 +360,10 @@ class JobColumns:
         for job in jobs:
             row, last = rows[job.id], self._known.get(job.id)
             basis = (job.array_job in arrays, row["reshaped"], row["original"])
-            same = last is not None and last[1] == basis and not last[0].differs_but_in_run_time(job)
-            columns = last[2] if last is not None and same else _job_columns(job, at, arrays, row)
-            columns["at"] = at
-            kept[job.id] = job, basis, columns
+            if last is None or last[1] != basis or last[0].differs_but_in_run_time(job):
+                last = job, basis, _job_columns(job, at, arrays, row)
+            last[2]["at"] = at
+            kept[job.id] = last
         self._known = kept
         return [columns for *_, columns in kept.values()]
 

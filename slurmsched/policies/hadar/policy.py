@@ -44,8 +44,6 @@ from slurmsched.policies.reasons import format_type_mix
 from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.stages import Entitlement, PreemptionRule, RoundResources, Situation
 
-_NO_TYPES: Final[frozenset[str]] = frozenset()
-
 DEFAULT_REMAINING: Final = 24 * 3600.0
 """Remaining seconds of a job without a duration estimate."""
 
@@ -176,14 +174,12 @@ class _HadarJobs:
         return self._types[id(masks)][1]
 
     def of(self, job: Job, request: _GangRequest) -> HadarJob:
-        knowledge = self._knowledge
-        held = frozenset([share.gpu_type for share in job.allocations]) if job.allocations else _NO_TYPES
+        knowledge, held = self._knowledge, frozenset([share.gpu_type for share in job.allocations])
         profile = knowledge.rate_profile(job)
         key = id(profile), request, held
         throughput = self._throughputs.get(key)
         if throughput is None:
-            reachable = request.eligible | held if held else request.eligible
-            together, apart = _rates(job, profile, self._estimates, reachable, knowledge)
+            together, apart = _rates(job, profile, self._estimates, request.eligible | held, knowledge)
             throughput = self._throughputs[key] = GangThroughput(request.gpus, together, apart, *request.spread)
         remaining = knowledge.remaining_seconds(job)
         remaining = DEFAULT_REMAINING if remaining == inf else remaining
@@ -225,7 +221,7 @@ def _rates(
             by_nodes.append(by_type or unknown)
     if held:
         measured = knowledge.measured_types(job)
-        can_move = measured if measured.issuperset(held) else _NO_TYPES
+        can_move = measured if measured.issuperset(held) else frozenset[str]()
         by_nodes = [_no_faster(rates, min(rates[kind] for kind in held), can_move) for rates in by_nodes]
     speeds = [tuple([rates[kind] if kind in reachable else 0.0 for kind in estimates]) for rates in by_nodes]
     return speeds[0], speeds[-1]
