@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 import tracemalloc
 from dataclasses import replace
@@ -15,6 +14,7 @@ from slurmsched.backends.slurm.commands import Commands
 from slurmsched.bench.hostile_rounds import run_hostile
 from slurmsched.bench.hostile_slurm import FakeJob, FakeSlurm, SlurmRelease
 from slurmsched.bench.hostile_text import NODES, NOW
+from slurmsched.rounds.collector import paused_collector
 
 RECORDS = 20_000
 HONEST = FakeJob(1000, "alice", 2001, 2, NOW - 500, text={"comment": b"synsched:task=image"})
@@ -58,10 +58,10 @@ def cpu_seconds(release: SlurmRelease, job: FakeJob) -> float:
     for _ in range(3):
         reader, slurm = backend(release)
         slurm.jobs.append(job)
-        gc.collect()
-        slurm.own_cpu_seconds, began = 0.0, time.thread_time()
-        reader.observe()
-        spent.append(time.thread_time() - began - slurm.own_cpu_seconds)
+        with paused_collector():  # as in a round
+            slurm.own_cpu_seconds, began = 0.0, time.thread_time()
+            reader.observe()
+            spent.append(time.thread_time() - began - slurm.own_cpu_seconds)
     return min(spent)
 
 
