@@ -230,7 +230,7 @@ class PlanExecution:
         self._add([Outcome(operation, Result.UNDONE, detail=reason)])
 
 
-OUT_OF_TIME: Final = Block(BlockCause.OUT_OF_TIME, "the round's time for starts is over: the next one goes on")
+OUT_OF_TIME: Final = Block(BlockCause.OUT_OF_TIME, "the round's time is over: the next one goes on")
 DAEMON_STOPS: Final = Block(BlockCause.STOPPING, "the daemon is stopping")
 
 _LEAST_FOR_STARTS: Final = 1 / 3
@@ -248,11 +248,11 @@ _GRACE: Final = 60.0
 
 
 def left_over(outcomes: Iterable[Outcome]) -> str:
-    """How many starts were not begun since the time was over: `7 starts are left`; empty for none."""
-    late = sum(
-        outcome.cause is BlockCause.OUT_OF_TIME and outcome.operation.verb is Verb.RELEASE for outcome in outcomes
-    )
-    return f"{pluralise(late, 'start')} {'is' if late == 1 else 'are'} left" if late else ""
+    """How much was not begun since the time was over: `7 starts and 1 hold are left`; empty for nothing."""
+    late = [outcome.operation.verb for outcome in outcomes if outcome.cause is BlockCause.OUT_OF_TIME]
+    counts = {"start": late.count(Verb.RELEASE), "hold": late.count(Verb.HOLD)}
+    said = " and ".join(pluralise(count, what) for what, count in counts.items() if count)
+    return f"{said} {'is' if sum(counts.values()) == 1 else 'are'} left" if said else ""
 
 
 CheckpointedJobs = Callable[[Sequence[Job]], frozenset[JobId]]
@@ -275,7 +275,7 @@ class ApplyResult:
 class Applier:
     """Applies plans on one backend. `tick` is called at least once per pass, `stopping` before each batch; jobs that
     `checkpointed` returns are requeued before their lead is over. `round_began` is the monotonic time from which the
-    time for starts counts; None for that at which each plan is applied.
+    time for holds and starts counts; None for that at which each plan is applied.
 
     Raises UnreachableError and StoreError; the next round then determines the outcomes of open intents.
     """
@@ -349,7 +349,7 @@ class Applier:
     def advance(self, execution: PlanExecution) -> Block | None:
         """Do everything that is ready before the next poll; return why the gate is closed, None while it is open.
 
-        Starts that cannot be begun and finished before the round's time is over are left to the next round.
+        Holds and starts that cannot be begun and finished before the round's time is over are left to the next round.
         """
         most = batch_size(len(execution.snapshot.jobs), self._backend.operation_seconds)
         if most < min(SMALL_BATCH, len(execution.plan.operations)):
@@ -357,19 +357,19 @@ class Applier:
                 f"slurmctld limits the rate of our requests (rl_enable): {most} changes are sent in"
                 f" {BATCH_SECONDS:g} s, and what does not fit into a round is left to the next"
             )
-        size, done, started, end = min(most, SMALL_BATCH), 0, self._clock.monotonic(), self._end_of_starts()
+        size, done, started, end = min(most, SMALL_BATCH), 0.0, self._clock.monotonic(), self._end_of_starts()
         while ready := (progress := execution.progress).ready(size):
             if (closed := self._closed_reason()) is not None:
                 return closed
-            began, begins = self._clock.monotonic(), frozenset(progress.postponable())
+            began, begins = self._clock.monotonic(), progress.postponable()
             batch = begun_in_time(ready, begins, end - began, (began - started) / done if done else 0.0)
-            if len(batch) < len(ready) and begins.isdisjoint(batch):
+            if len(batch) < len(ready) and begins.keys().isdisjoint(batch):
                 execution.block(sorted(begins), OUT_OF_TIME)
                 self._log.event(f"{left_over(execution.outcomes)} to the next round: its time is over", verb="apply")
                 continue
             execution.execute(batch)
-            took = self._clock.monotonic() - began
-            done, size = done + len(batch), next_batch_size(len(batch), took, most)
+            took, cost = self._clock.monotonic() - began, execution.structure.cost_of(batch)
+            done, size = done + cost, next_batch_size(cost, took, most)
             self._tick()
         return None
 

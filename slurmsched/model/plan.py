@@ -133,7 +133,7 @@ class BlockCause(StrEnum):
     RELOADED = "reloaded"
     """The settings were read again while the plan was open."""
     OUT_OF_TIME = "out_of_time"
-    """The starts take longer than a round may: the rest is planned anew."""
+    """Holds and starts take longer than a round may: the rest is planned anew."""
 
 
 @dataclass(frozen=True, slots=True)

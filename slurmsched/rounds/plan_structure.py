@@ -5,11 +5,16 @@ Operations are identified by their index in `Plan.operations`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from slurmsched.model import JobId, JobSpec, Operation, Plan, ReasonCode, Verb
+
+_OF_ARRAYS: Final = frozenset({Verb.HOLD, Verb.RELEASE})
+"""What is done to tasks of an array in one command."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,28 @@ class PlanStructure:
             before.append(tuple(earlier))
             earlier.append(index)
         return tuple(before)
+
+    @cached_property
+    def costs(self) -> tuple[float, ...]:
+        """For each operation how many commands it takes, on average: tasks of one array are held together, and released
+        together where nothing else is done to them before."""
+        arrays = [
+            (operation.verb, operation.subject.partition("_")[0])
+            if operation.verb in _OF_ARRAYS and "_" in operation.subject and not before
+            else None
+            for operation, before in zip(self.plan.operations, self.dependencies, strict=True)
+        ]
+        tasks = Counter(array for array in arrays if array is not None)
+        return tuple([1.0 if array is None else 1 / tasks[array] for array in arrays])
+
+    def cost_of(self, indices: Iterable[int]) -> float:
+        """How many commands these operations take."""
+        return sum(self.costs[index] for index in indices)
+
+    @cached_property
+    def holds(self) -> tuple[int, ...]:
+        """The index of each HOLD."""
+        return tuple([i for i, op in enumerate(self.plan.operations) if op.verb is Verb.HOLD])
 
     @cached_property
     def beneficiaries(self) -> Mapping[JobId, tuple[int, ...]]:

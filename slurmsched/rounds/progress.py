@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from typing import Final
 
 from slurmsched.model import (
@@ -55,6 +54,7 @@ _REQUEUED: Final = 3.0
 """Seconds: a job that Slurm does not start for longer than that after it was requeued keeps no place."""
 _LEFT_OUT: Final = 3.0
 """Seconds: a run of Slurm's scheduler that refuses a job with named nodes leaves these out for all later jobs."""
+_ROUNDING: Final = 1e-6
 _DISAGREEMENT: Final = 10.0
 """Seconds for which a job may wait for resources that are free as we see it, while no other job is completing there."""
 
@@ -93,20 +93,24 @@ class PlanProgress:
     """That of the plan, where it is known already."""
 
     def ready(self, most: int | None = None) -> tuple[int, ...]:
-        """Indices of the operations that may be executed now, as one batch, in order, the first `most` of them. An
-        update that Slurm took back is among them again."""
-        ready = (
-            index
-            for index in range(len(self.plan.operations))
-            if index in self._lost_updates or (index not in self.done and self._is_ready(index))
-        )
-        return tuple(islice(ready, most))
+        """Indices of the operations that may be executed now, as one batch, in order: the first that take `most`
+        commands. An update that Slurm took back is among them again."""
+        costs, ready, sum_ = self._structure.costs, list[int](), 0.0
+        for index in range(len(self.plan.operations)):
+            if most is not None and sum_ > most - _ROUNDING:
+                break
+            if index in self._lost_updates or (index not in self.done and self._is_ready(index)):
+                ready.append(index)
+                sum_ += costs[index]
+        return tuple(ready)
 
-    def postponable(self) -> tuple[int, ...]:
-        """Indices of the operations of starts that wait for no other job and of which nothing was done yet. Whatever
-        was begun is finished: no job is preempted, or its request changed, for a start that is left to a later round.
+    def postponable(self) -> dict[int, float]:
+        """The operations that may be left to a later round, by index, each with the commands that it and what has to
+        follow it take: holds, and the operations of starts that wait for no other job and of which nothing was done
+        yet. Whatever was begun is finished: no job is preempted, or its request changed, for a start that is left.
         """
-        left = list[int]()
+        costs = self._structure.costs
+        left = {index: costs[index] for index in self._structure.holds if index not in self.done}
         for index in self.starts.values():
             operation = self.plan.operations[index]
             waits_for = operation.gone or operation.standing or operation.subject in self.requeues
@@ -115,8 +119,9 @@ class PlanProgress:
                 and index not in self.done
                 and self.done.keys().isdisjoint(self._structure.dependencies[index])
             ):
-                left += (*self._structure.dependencies[index], index)
-        return tuple(sorted(left))
+                start = *self._structure.dependencies[index], index
+                left |= dict.fromkeys(start, sum(costs[of] for of in start))
+        return left
 
     def settled(self) -> bool:
         """Whether nothing is left to do and every job that was started runs or is gone."""

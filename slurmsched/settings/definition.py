@@ -101,7 +101,7 @@ class RoundSettings:
         metadata={
             "doc": (
                 "time that a round takes, from its first look at the cluster to its last, where it does not wait"
-                " for checkpoints: starts for which it does not suffice are planned anew at once"
+                " for checkpoints: holds and starts for which it does not suffice are planned anew at once"
             ),
             "unit": "time",
             "at_least": 1,

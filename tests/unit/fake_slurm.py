@@ -190,7 +190,12 @@ class FakeSlurm:
         return CommandResult(code, f"{said}scontrol: ", errors)
 
     def _found(self, number: str) -> list[FakeJob]:
-        return [job for job in self.jobs.values() if job.answers_to([number])]
+        array = re.fullmatch(r"(\d+)_\[([\d,-]+)\]", number)
+        if array is None:
+            return [job for job in self.jobs.values() if job.answers_to([number])]
+        found = [job for job in self.jobs.values() if _tasks(job.array) & _tasks(f"{array[1]}_{array[2]}")]
+        assert all(_tasks(job.array) <= _tasks(f"{array[1]}_{array[2]}") for job in found), "it would split the array"
+        return found
 
     def _batch(self, lines: Sequence[str]) -> CommandResult:
         errors = []
@@ -273,3 +278,10 @@ class FakeSlurm:
             return CommandResult(0, "", "")
         words = self.refusals.get(number, "Invalid job id specified" if not found else "Job can not be altered now")
         return CommandResult(1, "", f"scancel: error: Kill job error on job id {number}: {words}\n")
+
+
+def _tasks(listed: str) -> set[str]:
+    """The tasks of `7_2,5-6`, each with its array."""
+    array, _, tasks = listed.partition("%")[0].partition("_")
+    ends = [part.partition("-") for part in tasks.split(",") if part]
+    return {f"{array}_{task}" for first, _, last in ends for task in range(int(first), int(last or first) + 1)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +19,9 @@ from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.cluster import parse_node
 from slurmsched.backends.slurm.command_source import read_jobs
 from slurmsched.backends.slurm.commands import CommandResult, Commands
-from slurmsched.backends.slurm.errors import UnsafeCommandError, error_from_stderr, last_message
-from slurmsched.backends.slurm.operation_commands import OperationCommands, commands_for, is_job_id
+from slurmsched.backends.slurm.errors import SlurmParseError, UnsafeCommandError, error_from_stderr, last_message
+from slurmsched.backends.slurm.hostlist import expand_numbers
+from slurmsched.backends.slurm.operation_commands import OperationCommands, commands_for, is_job_id, join_tasks
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
 from slurmsched.model import Hold, Job, JobId, JobSpec, JobState, Operation, Outcome, Request, Result, SetAsideJob, Verb
 from slurmsched.model.reasons import pluralise
@@ -30,8 +31,10 @@ Verdict = tuple[Result, str]
 _MESSAGES: Final = (
     re.compile(r"(?:scancel: error: )?Kill job error on job id (?P<job>[\d_+]+): (?P<message>.+)"),
     re.compile(r"(?P<message>.+) for job (?P<job>[\d_+]+)\Z"),
-    re.compile(r"(?P<job>[\d_]+): (?P<message>.+)"),
+    re.compile(r"(?P<job>\d+(?:_[\d,-]+)?): (?P<message>.+)"),
 )
+_NO_MESSAGE: Final = "No error"
+"""What scontrol says of the tasks of an array for which a command succeeded, if it did not for others."""
 
 
 def messages_by_job(stderr: str) -> dict[str, str]:
@@ -39,11 +42,23 @@ def messages_by_job(stderr: str) -> dict[str, str]:
     messages: dict[str, str] = {}
     for line in stderr.splitlines():
         match = next((match for form in _MESSAGES if (match := form.match(line.strip()))), None)
-        if match:
-            messages.setdefault(match["job"], match["message"])
-        elif line.strip():
+        if match and match["message"] != _NO_MESSAGE:
+            for job in _named_jobs(match["job"]):
+                messages.setdefault(job, match["message"])
+        elif line.strip() and not match:
             messages.setdefault("", line.strip())
     return messages
+
+
+def _named_jobs(named: str) -> Iterable[str]:
+    """The job ids in `7`, `7_1` or `7_2,5-9`."""
+    array, _, tasks = named.partition("_")
+    if "-" not in tasks and "," not in tasks:
+        return (named,)
+    try:
+        return [f"{array}_{task}" for task in expand_numbers(tasks)]
+    except SlurmParseError:
+        return (named,)
 
 
 def job_verdict(operation: Operation, job: Job | None, message: str, unreadable: SetAsideJob | None = None) -> Verdict:
@@ -263,7 +278,7 @@ class BatchExecutor:
     def _flush(self) -> None:
         lines, self._lines = self._lines, []
         if lines:
-            self._keep_messages(self.commands.change_many(lines), "")
+            self._keep_messages(self.commands.change_many(join_tasks(lines)), "")
 
     def _keep_messages(self, answer: CommandResult, subject: str) -> None:
         """Keeps the messages of a command. One that names no job counts for `subject`. Raises UnreachableError."""

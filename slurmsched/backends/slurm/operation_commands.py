@@ -26,8 +26,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from slurmsched.backends.slurm.errors import UnsafeCommandError
@@ -107,6 +108,29 @@ class OperationCommands:
 def commands_for(operation: Operation, form: RequestForm) -> OperationCommands:
     """The commands for an operation on a job with this request form. Raises UnsafeCommandError."""
     return _COMMANDS[operation.verb](operation, form)
+
+
+_LONGEST_LINE: Final = 4_000
+"""Bytes: where Slurm was built without readline, scontrol cuts a line of its standard input after 4,095."""
+_OF_TASK: Final = re.compile(r"((?:hold|release) [1-9][0-9]*)_[0-9]+\Z")
+
+
+def join_tasks(lines: Iterable[str]) -> list[str]:
+    """The lines, with one for successive tasks of an array: `hold 7_1` and `hold 7_2` become `hold 7_[1-2]`.
+
+    slurmctld keeps an array of which it changes all waiting tasks at once as one record. Asked for one task after the
+    other, it makes a record for each, which every later reading of the queue then pays for.
+    """
+    joined: list[str] = []
+    for array, of_array in groupby(lines, lambda line: match[1] if (match := _OF_TASK.match(line)) else None):
+        alike = list(of_array)
+        joined += _fold_tasks(alike) if array else alike
+    return joined
+
+
+def _fold_tasks(lines: list[str]) -> list[str]:
+    folded, half = fold_hostlist(lines), len(lines) // 2
+    return [folded] if len(folded) <= _LONGEST_LINE else [*_fold_tasks(lines[:half]), *_fold_tasks(lines[half:])]
 
 
 def _hold(operation: Operation, _form: RequestForm) -> OperationCommands:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.simulated import SimulatedBackend
-from slurmsched.daemon.batches import batch_size, begun_in_time, next_batch_size
+from slurmsched.daemon.batches import BATCH_SECONDS, batch_size, begun_in_time, next_batch_size
 from slurmsched.daemon.scheduler import schedule_round
-from slurmsched.model import BlockCause, Operation, Outcome, Result, Verb
+from slurmsched.model import BlockCause, Hold, JobState, Operation, Outcome, Result, Verb
 from slurmsched.report.rounds import has_blocked_operation
 from tests.builders import node
 from tests.unit.daemon.world import World, log_to
@@ -60,8 +60,22 @@ def test_a_slow_slurmctld_is_sent_less_at_once(done: int, seconds: float, size: 
     ],
 )
 def test_no_start_is_begun_that_cannot_be_released_in_time(left: float, each: float, begun: int) -> None:
-    ready, begins = range(10), frozenset(range(4, 10))
+    ready, begins = range(10), dict.fromkeys(range(4, 10), 2.0)
     assert begun_in_time(ready, begins, left, each) == tuple(range(4 + begun))
+
+
+@pytest.mark.parametrize(
+    ("left", "begun"),
+    [
+        pytest.param(9.0, 6, id="three holds, two tasks of an array and a start, which takes two commands"),
+        pytest.param(8.9, 5, id="no time for the start"),
+        pytest.param(4.9, 3, id="no time for the tasks of the array"),
+        pytest.param(1.4, 0, id="no time for a hold"),
+    ],
+)
+def test_holds_are_begun_only_in_time_and_in_order(left: float, begun: int) -> None:
+    begins = {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.5, 4: 0.5, 5: 2.0}
+    assert begun_in_time(range(6), begins, left, 1.5) == tuple(range(begun))
 
 
 class Limited(SimulatedBackend):
@@ -82,6 +96,26 @@ def limited(folder: Path, nodes: int) -> tuple[World, Limited]:
     backend.batches = []
     world.backend = world.simulated = backend
     return world, backend
+
+
+def test_a_round_takes_over_no_more_jobs_than_it_has_time_for_and_the_next_ones_the_rest(tmp_path: Path) -> None:
+    world, backend = limited(tmp_path, 1)
+    world.hook_holds = False
+    jobs, said = [world.submit(8) for _ in range(100)], list[str]()
+    began = world.clock.now()
+    report = schedule_round(world.site(), world.store, world.clock, log=log_to(said))
+    assert world.clock.now() - began < 60 + BATCH_SECONDS
+    late = [outcome for outcome in report.outcomes if outcome.cause is BlockCause.OUT_OF_TIME]
+    holds = [outcome.operation.subject for outcome in late if outcome.operation.verb is Verb.HOLD]
+    assert 0 < len(holds) < 99
+    assert f"{len(holds)} holds are left to the next round: its time is over" in said
+    assert report.retry_at <= world.clock.now()
+    free = {job.id for job in backend.observe().jobs if job.state is JobState.PENDING and job.hold is Hold.NONE}
+    assert set(holds) <= free, "Slurm may start them meanwhile"
+    world.rounds(6)
+    free = {job.id for job in backend.observe().jobs if job.state is JobState.PENDING and job.hold is Hold.NONE}
+    assert not free & set(jobs)
+    assert sum(bool(nodes) for nodes in world.where().values()) == 1
 
 
 def test_a_round_ends_in_time_and_the_next_ones_go_on(tmp_path: Path) -> None:

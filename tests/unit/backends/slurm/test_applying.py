@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.backends.slurm.command_source import CommandSource
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.executor import job_verdict, matches_spec
+from slurmsched.backends.slurm.executor import job_verdict, matches_spec, messages_by_job
+from slurmsched.backends.slurm.operation_commands import join_tasks
 from slurmsched.model import (
     JobSpec,
     Operation,
@@ -348,3 +350,53 @@ def test_what_can_be_told_of_a_job_that_cannot_be_read(verb: Verb, pending: bool
 )
 def test_an_update_is_done_when_slurm_shows_what_it_makes_of_it(spec: JobSpec, now: Request, done: bool) -> None:
     assert matches_spec(spec, replace(now, pinned=frozenset({"n1", "n2"}))) == done
+
+
+@pytest.mark.parametrize(
+    ("lines", "sent"),
+    [
+        pytest.param(["hold 7_0", "hold 7_1", "hold 7_2", "hold 7_9"], ["hold 7_[0-2,9]"], id="tasks of one array"),
+        pytest.param(["hold 7_4"], ["hold 7_4"], id="one task"),
+        pytest.param(["hold 7_1", "hold 8_1", "hold 8_2"], ["hold 7_1", "hold 8_[1-2]"], id="two arrays"),
+        pytest.param(["hold 7_1", "release 7_1", "release 7_2"], ["hold 7_1", "release 7_[1-2]"], id="two changes"),
+        pytest.param(["hold 7_1", "hold 8", "hold 7_2"], ["hold 7_1", "hold 8", "hold 7_2"], id="in order"),
+        pytest.param(["hold 7+1", "hold 7+2"], ["hold 7+1", "hold 7+2"], id="parts of a heterogeneous job"),
+        pytest.param(
+            ["update JobId=7_1 Nice=3", "update JobId=7_2 Nice=3", "requeuehold Incomplete 7_1"],
+            ["update JobId=7_1 Nice=3", "update JobId=7_2 Nice=3", "requeuehold Incomplete 7_1"],
+            id="other changes are each its own",
+        ),
+    ],
+)
+def test_tasks_of_an_array_are_held_and_released_by_one_line(lines: list[str], sent: list[str]) -> None:
+    assert join_tasks(lines) == sent
+
+
+def test_no_line_is_longer_than_scontrol_reads() -> None:
+    lines = join_tasks([f"hold 4294967295_{task}" for task in range(0, 20_000, 2)])
+    assert max(map(len, lines)) < 4_096
+    assert {task for line in lines for task in re.findall(r"[0-9]+", line.partition("_")[2])} == {
+        str(task) for task in range(0, 20_000, 2)
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "messages"),
+    [
+        ("7_2-4,7: No error\n7_3: Job has already finished", {"7_3": "Job has already finished"}),
+        ("7_1,5-6: Access denied", dict.fromkeys(("7_1", "7_5", "7_6"), "Access denied")),
+        ("7_5-1: Access denied", {"7_5-1": "Access denied"}),
+        ("7_1-: Access denied", {"7_1-": "Access denied"}),
+    ],
+)
+def test_a_message_for_several_tasks_is_one_for_each(said: str, messages: dict[str, str]) -> None:
+    assert messages_by_job(said) == messages
+
+
+def test_an_array_of_which_all_tasks_are_held_stays_one_record() -> None:
+    slurm = FakeSlurm([FakeJob(7, array="7_0-9"), FakeJob(20, array="7_10"), FakeJob(21)])
+    tasks = [op(Verb.HOLD, f"7_{task}") for task in range(11)]
+    outcomes = done(slurm, *tasks, op(Verb.HOLD, 21))
+    assert slurm.ran == ["hold 7_[0-10]", "hold 21"]
+    assert {outcome.result for outcome in outcomes} == {Result.DONE}
+    assert [outcome.commands for outcome in outcomes[:2]] == [("scontrol hold 7_0",), ("scontrol hold 7_1",)]
