@@ -51,6 +51,7 @@ from slurmsched.model import (
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.policies import configured_policy, order_read
 from slurmsched.policies.stages import Policy, Situation
+from slurmsched.rounds.collector import paused_collector
 from slurmsched.rounds.device_mismatch import device_mismatches
 from slurmsched.rounds.refusals import refused_starts
 from slurmsched.rounds.round import RoundResult, run_round
@@ -123,6 +124,7 @@ class RoundReport:
     """When the first refused start is due again, or a round before the clock brings one, in unix seconds."""
 
 
+@paused_collector()
 def schedule_round(
     context: SchedulerContext,
     store: Store,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from operator import is_
 from typing import Final
 
 from slurmsched.model import (
@@ -78,28 +79,53 @@ class PartitionTotals:
         most_nodes = max(min(self.nodes, max(request.gpus, request.shards, request.tasks, request.nodes)), 1)
         cpus, memory = -(-request.cpus // most_nodes), -(-request.memory * request.nodes // most_nodes)
         gpus = f"{kind} GPU".strip()
-        one, together = "on one node; the largest has", "the partition has"
+        one, together = " on one node; the largest has", "; the partition has"
         amounts = (
-            (request.nodes, self.nodes, pluralise(request.nodes, "node") + f"; {together}"),
-            (request.gpus, in_all, pluralise(request.gpus, gpus) + f"; {together}"),
-            (request.gpus_per_node or 0, on_node, pluralise(request.gpus_per_node or 0, gpus) + f" {one}"),
-            (request.cpus, self.cpus, pluralise(request.cpus, "CPU") + f"; {together}"),
-            (cpus, self.node_cpus, pluralise(cpus, "CPU") + f" {one}"),
-            (memory, self.node_memory, f"{memory} MiB of memory {one}"),
+            (request.nodes, self.nodes, "node", together),
+            (request.gpus, in_all, gpus, together),
+            (request.gpus_per_node or 0, on_node, gpus, one),
+            (request.cpus, self.cpus, "CPU", together),
+            (cpus, self.node_cpus, "CPU", one),
         )
-        return next((f"{words} {most}" for asked, most, words in amounts if asked > most), "")
+        for asked, most, what, where in amounts:
+            if asked > most:
+                return f"{pluralise(asked, what)}{where} {most}"
+        return f"{memory} MiB of memory{one} {self.node_memory}" if memory > self.node_memory else ""
 
 
 def partition_totals(snapshot: Snapshot) -> dict[str, PartitionTotals]:
     """Return the totals of each partition, and under the empty name those of the cluster; nothing without nodes."""
-    if not snapshot.nodes:
+    partitions = tuple([(partition.name, partition.nodes) for partition in snapshot.partitions])
+    return dict(_partition_totals(_SameNodes(snapshot.nodes), partitions))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _SameNodes:
+    """Nodes that are equal to others if they are the same objects, as those are that have not changed since the last
+    poll."""
+
+    nodes: tuple[Node, ...]
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.nodes)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _SameNodes):
+            return NotImplemented
+        return len(other.nodes) == len(self.nodes) and all(map(is_, self.nodes, other.nodes))
+
+
+@lru_cache(maxsize=2)
+def _partition_totals(
+    of: _SameNodes, partitions: tuple[tuple[str, Collection[str]], ...]
+) -> Mapping[str, PartitionTotals]:
+    if not of.nodes:
         return {}
-    by_name = snapshot.nodes_by_name
+    by_name = {node.name: node for node in of.nodes}
     totals = {
-        partition.name: PartitionTotals.of(by_name[name] for name in partition.nodes if name in by_name)
-        for partition in snapshot.partitions
+        name: PartitionTotals.of(by_name[node] for node in nodes if node in by_name) for name, nodes in partitions
     }
-    return {**totals, "": PartitionTotals.of(snapshot.nodes)}
+    return {**totals, "": PartitionTotals.of(of.nodes)}
 
 
 def unmanaged_reason(

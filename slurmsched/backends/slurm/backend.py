@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from slurmsched.backends.protocol import BackendError, CallCounts, FinishedPage, Identity, JobOrigin, UnreachableError
@@ -96,6 +96,7 @@ class ClusterReader:
         self._operator_cache: tuple[float, frozenset[str]] | None = None
         self._limits: tuple[float, Limits] | None = None
         self._preempting_qos: tuple[float, frozenset[str] | None] | None = None
+        self._narrowed = _NarrowedForms()
 
     def poll(self) -> PollResult:
         """Reads the whole cluster. Raises BackendError."""
@@ -145,7 +146,7 @@ class ClusterReader:
             preempting_qos=self._read_preempting_qos(configuration, time),
             widens_shards=configuration.widens_shards,
         )
-        narrowed = _narrowing(forms, snapshot) if self._narrows and narrowing else forms
+        narrowed = self._narrowed.of(forms, snapshot) if self._narrows and narrowing else forms
         return PollResult(snapshot, narrowed, view.remarks)
 
     def configuration(self) -> SlurmctldConfiguration:
@@ -215,11 +216,20 @@ def _with_reservations(nodes: Iterable[Node], active: Iterable[Reservation]) -> 
         yield replace(node, reservation=names[node.name]) if missing else node
 
 
-def _narrowing(forms: Mapping[JobId, RequestForm], snapshot: Snapshot) -> Mapping[JobId, RequestForm]:
-    """The forms, those of jobs with `narrows` that may start in partitions that narrow alone."""
-    partitions = {partition.name for partition in snapshot.partitions if partition.narrows}
-    able = (job.id for job in snapshot.jobs if job.partitions and partitions.issuperset(job.partitions))
-    return {**forms, **{job: replace(forms[job], narrows=True) for job in able}}
+@dataclass(slots=True)
+class _NarrowedForms:
+    """The forms of the last poll with `narrows`, by the address of the form that was read; it is kept with them, so
+    that no other gets its address."""
+
+    _known: dict[int, tuple[RequestForm, RequestForm]] = field(default_factory=dict)
+
+    def of(self, forms: Mapping[JobId, RequestForm], snapshot: Snapshot) -> Mapping[JobId, RequestForm]:
+        """The forms, those of jobs with `narrows` that may start in partitions that narrow alone."""
+        partitions = {partition.name for partition in snapshot.partitions if partition.narrows}
+        able = [job.id for job in snapshot.jobs if job.partitions and partitions.issuperset(job.partitions)]
+        read = {id(forms[job]): forms[job] for job in able}
+        self._known = {key: self._known.get(key) or (form, replace(form, narrows=True)) for key, form in read.items()}
+        return {**forms, **{job: self._known[id(forms[job])][1] for job in able}}
 
 
 class SlurmBackend:
