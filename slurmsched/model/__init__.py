@@ -5,7 +5,7 @@ from slurmsched.model.encoding import EncodingError, ListEncoder, decode, encode
 from slurmsched.model.errors import SynschedError
 from slurmsched.model.hints import NO_HINTS, CheckpointSignal, Hints, parse_hints, render_hints
 from slurmsched.model.job import Hold, Job, JobId, JobState, NodeAllocation, Request, work_of
-from slurmsched.model.node import MILLI_PER_GPU, Gpu, Node, NodeState, Partition, Reservation, Resources
+from slurmsched.model.node import MILLI_PER_GPU, Gpu, Node, NodeState, Partition, Reservation, Resources, SameNodes
 from slurmsched.model.overview import (
     ClusterFragmentation,
     ClusterOverview,
@@ -101,6 +101,7 @@ __all__ = [
     "Resources",
     "Result",
     "RunEnd",
+    "SameNodes",
     "SchedulerState",
     "SetAsideJob",
     "Snapshot",

@@ -98,6 +98,14 @@ class Explanation:
     """The reason's code for programs (`ReasonCode`); empty where the headline has none."""
 
     @classmethod
-    def of_reason(cls, job: JobId, reason: Reason) -> Explanation:
-        """The explanation that says no more than a reason."""
-        return cls(job, f"job {job} {reason.sentence}", code=reason.code.value)
+    def of_reason(
+        cls,
+        job: JobId,
+        reason: Reason,
+        ordered_behind: tuple[str, ...] = (),
+        what_would_change: tuple[str, ...] = (),
+        facts: Mapping[str, str] | None = None,
+    ) -> Explanation:
+        """The explanation that says this reason, and whatever else is given."""
+        headline = f"job {job} {reason.sentence}"
+        return cls(job, headline, ordered_behind, what_would_change, facts or {}, reason.code.value)

@@ -24,7 +24,6 @@ from slurmsched.policies.closed import ClosedNodes
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility, closed_nodes
 from slurmsched.policies.cluster.gang import why_single_type
-from slurmsched.policies.cluster.resources import managed_gpus
 from slurmsched.policies.empty_cluster import EmptyCluster, least_on_node
 from slurmsched.policies.place.placement import FIRST_FIT, find_placement
 from slurmsched.policies.session import Session
@@ -190,7 +189,7 @@ def _instead_of(why: Reason, other: Reason, replaced: Collection[ReasonCode]) ->
 def _idle_managed_gpus(session: Session) -> int:
     """Return the GPUs on open nodes that the round gives to no job."""
     situation, given = session.situation, sum(sum(held.gpus) for held in session.allocations().values())
-    return sum(managed_gpus(situation.snapshot, situation.jobs, situation.open_nodes).values()) - given
+    return sum(situation.managed_gpus().values()) - given
 
 
 def _size_reason(

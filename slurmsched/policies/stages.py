@@ -100,6 +100,19 @@ class Situation:
             self._by_submission[:] = sorted(self.jobs, key=lambda job: job.queue_key)
         return self._by_submission
 
+    def managed_gpus(self) -> dict[str, int]:
+        """Return by type, in alphabetical order, the GPUs that are idle on open nodes or allocated to the jobs."""
+        names = frozenset[str]().union(*self.open_nodes.values())
+        counts = dict.fromkeys(sorted({gpu.type for node in self.snapshot.nodes for gpu in node.gpus}), 0)
+        for node in self.snapshot.nodes:
+            for gpu in node.gpus if node.name in names else ():
+                counts[gpu.type] += gpu.idle
+        for job in self.jobs:
+            for on_node in job.allocations:
+                if on_node.gpu_type in counts:
+                    counts[on_node.gpu_type] += on_node.resources.gpus
+        return counts
+
     def cost_of_restart(self, job: JobId) -> float:
         """Return what a restart costs the job, in seconds."""
         return self.restart_costs.get(job, self.restart_cost)

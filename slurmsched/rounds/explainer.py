@@ -56,13 +56,8 @@ def explain(result: RoundResult, job_id: JobId) -> Explanation:
     job = result.snapshot.jobs_by_id.get(job_id)
     if job is None:
         raise UnknownJobError(f"job {job_id} is not in the queue: 'synsched history {job_id}' shows what became of it")
-    ahead = tuple(_ahead(result, job_id)) if job.state is JobState.PENDING else ()
-    return replace(
-        Explanation.of_reason(job_id, reason_of(result, job)),
-        ordered_behind=ahead,
-        what_would_change=tuple(_changes(result, job)),
-        facts=dict(_facts(result, job)),
-    )
+    ahead, why = tuple(_ahead(result, job_id)) if job.state is JobState.PENDING else (), reason_of(result, job)
+    return Explanation.of_reason(job_id, why, ahead, tuple(_changes(result, job, why.code)), dict(_facts(result, job)))
 
 
 def explain_unseen(
@@ -135,9 +130,8 @@ def _ahead(result: RoundResult, job_id: JobId) -> Iterator[str]:
         yield f"job {job.id} of {job.user}, {pluralise(job.gpus, 'GPU')}: {ranked.key}"
 
 
-def _changes(result: RoundResult, job: Job) -> Iterator[str]:
+def _changes(result: RoundResult, job: Job, why: ReasonCode) -> Iterator[str]:
     managed = job.id not in result.unmanaged
-    why = reason_of(result, job).code
     if managed and job.state is JobState.PENDING and why in _LACKS_RESOURCES:
         smaller = 0 if _is_promised(result, job) else result.forecast.max_gpus_now(job)
         if 0 < smaller < job.original_request.gpus:

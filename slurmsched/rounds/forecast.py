@@ -77,7 +77,21 @@ class WaitForecast:
         return gang_of(job.original_request, None, memory_tunable=False, node_gpus=node_gpus)
 
     def _key(self, job: Job) -> _ForecastKey:
-        return _ForecastKey(job.original_request, self._eligible_nodes.of(job))
+        request, nodes = job.original_request, self._eligible_nodes.of(job)
+        key = self._keys_by_address.get((id(request), id(nodes)))
+        if key is None:
+            key = self._keys.setdefault((request, nodes), _ForecastKey(nodes))
+            self._keys_by_address[id(request), id(nodes)] = key
+        return key
+
+    @cached_property
+    def _keys(self) -> dict[tuple[Request, frozenset[str]], _ForecastKey]:
+        return {}
+
+    @cached_property
+    def _keys_by_address(self) -> dict[tuple[int, int], _ForecastKey]:
+        """As most jobs that ask alike share the request: to compare all of it takes longer than the forecast."""
+        return {}
 
     def _available(self, node: Node, job: Job) -> Resources:
         """What is free on the node for this job after the planned starts, counting only GPUs of a type it can use."""
@@ -131,11 +145,10 @@ class WaitForecast:
         return {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class _ForecastKey:
-    """Two jobs with the same key have the same forecast."""
+    """Two jobs with the same key have the same forecast; `nodes` are those on which they may start."""
 
-    request: Request
     nodes: frozenset[str]
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from operator import is_
 from typing import Final
 
 from slurmsched.model import (
@@ -20,6 +19,7 @@ from slurmsched.model import (
     ReasonCode,
     Request,
     Reservation,
+    SameNodes,
     SchedulerState,
     Snapshot,
 )
@@ -96,28 +96,12 @@ class PartitionTotals:
 def partition_totals(snapshot: Snapshot) -> dict[str, PartitionTotals]:
     """Return the totals of each partition, and under the empty name those of the cluster; nothing without nodes."""
     partitions = tuple([(partition.name, partition.nodes) for partition in snapshot.partitions])
-    return dict(_partition_totals(_SameNodes(snapshot.nodes), partitions))
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _SameNodes:
-    """Nodes that are equal to others if they are the same objects, as those are that have not changed since the last
-    poll."""
-
-    nodes: tuple[Node, ...]
-
-    def __hash__(self) -> int:
-        return hash(tuple(map(id, self.nodes)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _SameNodes):
-            return NotImplemented
-        return len(other.nodes) == len(self.nodes) and all(map(is_, self.nodes, other.nodes))
+    return dict(_partition_totals(SameNodes(snapshot.nodes), partitions))
 
 
 @lru_cache(maxsize=2)
 def _partition_totals(
-    of: _SameNodes, partitions: tuple[tuple[str, Collection[str]], ...]
+    of: SameNodes, partitions: tuple[tuple[str, Collection[str]], ...]
 ) -> Mapping[str, PartitionTotals]:
     if not of.nodes:
         return {}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from slurmsched.arrays import Ints, Mask
-from slurmsched.model import MILLI_PER_GPU, Gpu, Job, Node, NodeAllocation, Snapshot
+from slurmsched.model import MILLI_PER_GPU, Gpu, Job, Node, NodeAllocation, SameNodes, Snapshot
 
 Amount = TypeVar("Amount", int, Ints)
-Holder = TypeVar("Holder")
 """A number of CPUs, or one for each pool."""
+Holder = TypeVar("Holder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,12 @@ class Pools:
         return held if len(held) == (1 if on_node.shards else on_node.resources.gpus) else ()
 
 
+@lru_cache(maxsize=2)
+def _pools_of(same: SameNodes) -> Pools:
+    """Return the pools of these nodes, for which a round asks several times."""
+    return Pools(same.nodes)
+
+
 def _devices(node: Node, gpu_type: str) -> tuple[Gpu, ...]:
     return tuple(sorted((gpu for gpu in node.gpus if gpu.type == gpu_type), key=lambda gpu: gpu.index))
 
@@ -252,7 +259,7 @@ class FreeResources:
     @classmethod
     def of_snapshot(cls, snapshot: Snapshot) -> FreeResources:
         """Return the free resources of a snapshot: the idle part of each GPU, unallocated CPUs and memory."""
-        free = cls.of_empty_cluster(Pools(snapshot.nodes))
+        free = cls.of_empty_cluster(_pools_of(SameNodes(snapshot.nodes)))
         pools, milli = free.pools, free.milli
         for pool, devices in enumerate(pools.devices):
             for position, gpu in enumerate(devices):
@@ -484,17 +491,3 @@ def _with_whole(milli: Ints, existing: Mask, whole: Ints) -> Ints:
     used, idle = existing & (milli == 0), milli == MILLI_PER_GPU
     milli = np.where(used & (used.cumsum(axis=1) <= missing), MILLI_PER_GPU, milli)
     return np.where(idle & (idle.cumsum(axis=1) <= -missing), 0, milli)
-
-
-def managed_gpus(snapshot: Snapshot, jobs: Iterable[Job], open_nodes: Mapping[str, frozenset[str]]) -> dict[str, int]:
-    """Return by type, in alphabetical order, the GPUs that are idle on open nodes or allocated to these jobs."""
-    names = frozenset[str]().union(*open_nodes.values())
-    counts = dict.fromkeys(sorted({gpu.type for node in snapshot.nodes for gpu in node.gpus}), 0)
-    for node in snapshot.nodes:
-        for gpu in node.gpus if node.name in names else ():
-            counts[gpu.type] += gpu.idle
-    for job in jobs:
-        for on_node in job.allocations:
-            if on_node.gpu_type in counts:
-                counts[on_node.gpu_type] += on_node.resources.gpus
-    return counts

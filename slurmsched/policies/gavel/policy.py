@@ -21,7 +21,7 @@ from slurmsched.model import Job, JobId, JobState, RankedJob
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.cluster.demand import DemandClasses
-from slurmsched.policies.cluster.resources import Pools, managed_gpus
+from slurmsched.policies.cluster.resources import Pools
 from slurmsched.policies.empty_cluster import EmptyCluster
 from slurmsched.policies.gavel.objectives import least_attained_service
 from slurmsched.policies.gavel.problem import GavelProblem
@@ -87,7 +87,7 @@ def gavel_entitlement(situation: Situation) -> Entitlement:
     The policy's state is its ledger.
     """
     situation = replace(situation, jobs=tuple(sorted(situation.jobs, key=lambda job: job.queue_key)))
-    gpus = managed_gpus(situation.snapshot, situation.jobs, situation.open_nodes)
+    gpus = situation.managed_gpus()
     types = tuple(gpus)
     rates, ledger = rate_matrix(situation, types), _updated_ledger(situation, types)
     widths = np.array([max(job.gpus, 1) for job in situation.jobs], dtype=np.float64)
