@@ -116,6 +116,35 @@ def test_an_array_larger_than_the_cluster_fills_it_and_holds_up_nobody_behind_it
     assert mini.state(behind) == "RUNNING"
 
 
+def records(mini: Mini, array: str) -> dict[str, str]:
+    """Why each record of the array waits, by its tasks: slurmctld has one for all those to which nothing was done."""
+    shown = mini.sure("scontrol", "-o", "show", "job", array)
+    waiting = [line for line in shown.splitlines() if " JobState=PENDING " in line]
+    return {line.split(" ArrayTaskId=")[1].split()[0]: line.split(" Reason=")[1].split()[0] for line in waiting}
+
+
+def test_an_array_is_held_and_given_back_as_one_record(mini: Mini) -> None:
+    paused(mini)
+    fills = [submitted(mini, "--gres=gpu:8", "-c1") for _ in range(2)]
+    mini.until("both nodes are taken", lambda: all(mini.state(job) == "RUNNING" for job in fills))
+    array = submitted(mini, "--array=0-9", "--gres=gpu:1", "-c1", user="bob")
+    mini.sure("scancel", f"{array}_3", user="bob")
+    mini.sure("scontrol", "hold", f"{array}_5", user="bob")
+    mini.round()
+    assert records(mini, array) == {"0-2,4,6-9": "JobHeldAdmin", "5": "JobHeldUser"}
+    assert mini.synsched("release").code == 0
+    given_back = records(mini, array)
+    assert given_back.keys() == {"0-2,4,6-9", "5"}
+    assert (given_back["5"], "Held" in given_back["0-2,4,6-9"]) == ("JobHeldUser", False), "that hold is its owner's"
+    mini.round()
+    mini.sure("scancel", fills[0])
+    mini.until("a node is free", lambda: mini.sure("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "1")
+    mini.round()
+    running = mini.sure("squeue", "-h", "-r", "-t", "R", "-u", "bob", "-o", "%K").split()
+    assert sorted(running) == ["0", "1", "2", "4", "6", "7", "8", "9"]
+    assert records(mini, array) == {"5": "JobHeldUser"}
+
+
 def test_a_wide_job_is_overtaken_by_another_partition_once_and_not_twice(mini: Mini) -> None:
     """Slurm's queue is one for all partitions that share nodes: a held job has no turn in it, one given back has."""
     elsewhere = ("-p", "debug", "--gres=gpu:8", "-c1", "--time=60")
