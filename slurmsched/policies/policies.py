@@ -9,11 +9,12 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from slurmsched.policies.admit.allocate import AllocateFree
+from slurmsched.policies.admit.allocate import AllocateFastestPart, AllocateFree
 from slurmsched.policies.cluster.gang import why_single_type
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.restart import (
     exchange_types,
+    migrate_parts_of_gpus,
     migrate_to_due_type,
     migrate_to_idle_type,
     try_faster_idle_types,
@@ -28,7 +29,7 @@ from slurmsched.policies.orders import (
     SlurmPriority,
     TetrisAlignment,
 )
-from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
+from slurmsched.policies.pipeline import ADMISSION_STEPS, FINISH_STEPS, Pipeline
 from slurmsched.policies.place.placement import ALIGNED, CONSOLIDATED, FIRST_FIT
 from slurmsched.policies.session import FinishStep
 from slurmsched.policies.sizes import AsRequested, Greedy, Proportional, Sizing, Tune
@@ -197,9 +198,9 @@ def _unified(chosen: Choices) -> Policy:
     from slurmsched.policies.unified import UnifiedMarket, make_room_for_promised  # noqa: PLC0415
 
     steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
-    moves = make_room_for_promised, migrate_to_idle_type, try_faster_idle_types
-    last = _with_spare((*chosen.first, *moves))  # which the market does not see
-    return Pipeline("unified", None, Tune(), UNIFIED_PLACEMENT, steps, entitle=market, last_steps=last)
+    moves = make_room_for_promised, migrate_to_idle_type, migrate_parts_of_gpus, try_faster_idle_types
+    admit, last = (AllocateFastestPart, *ADMISSION_STEPS), _with_spare((*chosen.first, *moves))  # unseen by the market
+    return Pipeline("unified", None, Tune(), UNIFIED_PLACEMENT, steps, admit, entitle=market, last_steps=last)
 
 
 def _gandiva_fair(chosen: Choices) -> Policy:

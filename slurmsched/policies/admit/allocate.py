@@ -5,9 +5,12 @@ Source: Mohan et al. (Synergy, OSDI 2022), section 4.2, steps 1 and 2 of Synergy
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandLevel
 from slurmsched.policies.session import Session
@@ -58,6 +61,45 @@ class AllocateFree:
             return False
         session.allocate(job, placement)
         return True
+
+
+@dataclass(slots=True)
+class AllocateFastestPart:
+    """Admits a newcomer that asks for a part of a GPU, and whose rates on two types are known, on the fastest type that
+    has room for it: for what the jobs with whole GPUs leave idle nobody else bids."""
+
+    session: Session
+    _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
+
+    def try_admit(self, job: Job) -> bool:
+        session, types = self.session, self.session.pools.known_types
+        if not (job.original_request.shards and session.situation.knowledge.compares_types(job)):
+            return False
+        attempt, rates = session.attempt(job), rates_of_part(session.situation.knowledge, job, types)
+        if len(set(rates.values())) <= 1 or self._failed.contains(attempt, session.eviction_epoch):
+            return False
+        if not session.has_room(job, session.free_at_minimum):
+            self._failed.add(attempt)
+            return False
+        for kind in sorted(types, key=lambda kind: -rates[kind]):
+            among = np.array(session.pools.gpu_types) == kind
+            for level, free in (
+                (DemandLevel.BEST, session.free_as_planned),
+                (DemandLevel.MINIMUM, session.free_at_minimum),
+            ):
+                placement = session.find_placement(job, level, free, among)
+                if placement is not None:
+                    session.allocate(job, placement)
+                    return True
+        return False
+
+
+def rates_of_part(knowledge: Knowledge, job: Job, types: Iterable[str]) -> Mapping[str, float]:
+    """Return the rates on these types of a job that asks for a part of a GPU of any type; empty for other jobs, and
+    where none is known."""
+    request = job.original_request
+    of_any_type = request.shards and not request.gpus and request.gpu_type is None
+    return knowledge.rates_by_type(job, types, 1) if of_any_type else {}
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job, JobId, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
-from slurmsched.policies.admit.allocate import FailedRequestCache
+from slurmsched.policies.admit.allocate import FailedRequestCache, rates_of_part
 from slurmsched.policies.admit.preempt import VictimQueue
 from slurmsched.policies.cluster.demand import DemandLevel
 from slurmsched.policies.cluster.eligibility import may_begin_again
@@ -174,6 +174,23 @@ def migrate_to_idle_type(session: Session) -> None:
         faster = {kind: rate / now for kind in idle if (rate := rates.get((job.id, kind), 0.0)) > now}
         if _restart_on_fastest(session, job, idle, faster, left):
             idle = session.free_at_minimum.idle_by_type()
+
+
+def migrate_parts_of_gpus(session: Session) -> None:
+    """Move jobs with a part of a GPU to a type that is faster by measured rates and has room, as many jobs as may still
+    move this round.
+
+    The market is of whole GPUs: such a job has what it leaves idle, and would stay on slow GPUs until its end.
+    """
+    knowledge, idle = session.situation.knowledge, session.free_at_minimum.idle_by_type()
+    for job in _movable_jobs(session) if len(idle) > 1 else ():
+        measured = knowledge.measured_types(job)
+        rates = rates_of_part(knowledge, job, [kind for kind in idle if kind in measured])
+        now = [rates.get(on_node.gpu_type, 0.0) for on_node in job.allocations]
+        if not rates or not all(now):
+            continue
+        faster = {kind: rate / min(now) for kind, rate in rates.items() if rate > min(now)}
+        _restart_on_fastest(session, job, idle, faster, remaining_or_executed(knowledge, job))
 
 
 def _is_unmeasured(session: Session, job: Job) -> bool:

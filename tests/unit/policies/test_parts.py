@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Decision, Gpu, JobState, Node, NodeAllocation, Reason, ReasonCode, Request, Resources
+from slurmsched.model import Decision, Gpu, Job, JobState, Node, NodeAllocation, Reason, ReasonCode, Request, Resources
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
 from tests.builders import job, node, share, situation
@@ -319,3 +319,76 @@ def test_gpus_in_all_that_divide_unevenly_are_slurms_to_divide(request_: Request
     sentences = [why.sentence for why in waiting.values()]
     assert len(sentences) == bool(told)
     assert all(told in sentence for sentence in sentences), sentences
+
+
+HOUR = 3600.0
+STEEP = Knowledge(
+    {
+        "steep": Profile("steep", "", {}, "by hand", {"v100": Scaling((1,), (1.0,)), "k80": Scaling((1,), (0.1,))}),
+        "even": Profile("even", "", {}, "by hand", {"v100": Scaling((1,), (1.0,)), "k80": Scaling((1,), (1.0,))}),
+        "slow": Profile("slow", "", {}, "by hand", {"k80": Scaling((1,), (0.1,))}),
+    },
+    reference="v100",
+)
+SLOW_AND_FAST = node("n1", 1, "k80", shards=4), node("n2", 1, "v100", shards=4)
+SLOW_IS_PARTLY_TAKEN = job(9, request=shards(1), on=[has(1, 0)], submit_time=9.0)
+FAST_IS_TAKEN = job(8, on=[share("n2", gpu_type="v100")], submit_time=8.0)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "others", "starts_on"),
+    [
+        pytest.param(job(1, request=shards(1), hint="model=steep"), (), "n2", id="where it is faster"),
+        pytest.param(
+            job(1, request=shards(1), hint="model=slow"), (), "n1", id="known on one type alone: beside another part"
+        ),
+        pytest.param(job(1, request=shards(1)), (), "n1", id="nothing is known of it: beside another part"),
+        pytest.param(job(1, request=shards(1), hint="model=even"), (), "n1", id="equally fast: beside another part"),
+        pytest.param(
+            job(1, request=shards(1), hint="model=steep"), (FAST_IS_TAKEN,), "n1", id="but not to wait for it"
+        ),
+        pytest.param(
+            job(1, request=shards(1), hint="model=steep"),
+            (job(2, hint="model=steep"),),
+            "n1",
+            id="whole GPUs come first",
+        ),
+        pytest.param(
+            job(1, request=shards(1, gpu_type="k80"), hint="model=steep"), (), "n1", id="its owner wants that"
+        ),
+    ],
+)
+def test_a_part_of_a_gpu_is_of_the_fastest_type_that_whole_jobs_leave(
+    waiting: Job, others: tuple[Job, ...], starts_on: str
+) -> None:
+    seen = situation(SLOW_AND_FAST, [SLOW_IS_PARTLY_TAKEN, waiting, *others], STEEP)
+    assert nodes_of(policy("unified").decide(seen))["1"] == starts_on
+
+
+def on_slow(hours: float, model: str = "steep", **other: object) -> Job:
+    """A job with a part of the slow GPU, which would take so many hours on a fast one and has run for ten."""
+    hint = f"model={model},duration={60 * hours:.0f}m,ckpt=usr1"
+    part = NodeAllocation("n1", Resources(0, 1, 0), "k80", (0,), 1)
+    return job(1, request=shards(1, **other), hint=hint, on=[part], run_time=10 * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("running", "others", "runs_on"),
+    [
+        pytest.param(on_slow(5.0), (), "n2", id="it would run for forty hours more, or four there"),
+        pytest.param(on_slow(1.01), (), "n1", id="it is nearly done"),
+        pytest.param(on_slow(5.0, "even"), (), "n1", id="it is no faster there"),
+        pytest.param(on_slow(5.0, "slow"), (), "n1", id="how fast it is there was not measured"),
+        pytest.param(on_slow(5.0, gpu_type="k80"), (), "n1", id="its owner wants the slow one"),
+        pytest.param(on_slow(5.0), (FAST_IS_TAKEN,), "n1", id="no room there"),
+        pytest.param(on_slow(5.0), (job(2, hint="model=steep"),), "n1", id="another gets it whole"),
+    ],
+)
+def test_a_job_with_a_part_of_a_slow_gpu_moves_to_an_idle_faster_one(
+    running: Job, others: tuple[Job, ...], runs_on: str
+) -> None:
+    seen = situation(SLOW_AND_FAST, [running, *others], STEEP, service={"1": running.run_time})
+    known = replace(seen.knowledge, service_by_type={"1": {"k80": running.run_time}})
+    decision = policy("unified").decide(replace(seen, knowledge=known))
+    assert nodes_of(decision)["1"] == runs_on
+    assert set(decision.victims) == ({"1"} if runs_on == "n2" else set())
