@@ -72,9 +72,10 @@ class AllocateFastestPart:
     _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
 
     def try_admit(self, job: Job) -> bool:
-        session, types = self.session, self.session.pools.known_types
+        session = self.session
         if not (job.original_request.shards and session.situation.knowledge.compares_types(job)):
             return False
+        types = session.pools.known_types
         attempt, rates = session.attempt(job), rates_of_part(session.situation.knowledge, job, types)
         if len(set(rates.values())) <= 1 or self._failed.contains(attempt, session.eviction_epoch):
             return False

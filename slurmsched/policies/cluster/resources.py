@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Generic, TypeVar
 
@@ -156,7 +156,7 @@ class Pools:
     def __len__(self) -> int:
         return len(self.gpu_types)
 
-    @property
+    @cached_property
     def known_types(self) -> tuple[str, ...]:
         """The GPU types that there are, in the order of their first pools."""
         return tuple(dict.fromkeys(kind for kind in self.gpu_types if kind))
