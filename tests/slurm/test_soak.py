@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -31,6 +32,9 @@ FROM_MINUTES = 20.0
 """From which length on a trend is told from noise."""
 LAUNCH_FAILED = "launch failed requeued held"
 """Slurm's reason for a job that a node could not launch, as where it went down at that moment."""
+PHASES = ("observe_s", "decide_s", "plan_s", "apply_s")
+JUDGED = ("rss", "files", "log rate", "round")
+"""History is kept for days: over an hour the database grows by what happens in it. Others tell why a round grows."""
 DATABASE, LOG = "/var/lib/synsched/synsched.db", "/var/lib/synsched/soak.log"
 LOOK = f"""
 import json, os, sqlite3, sys
@@ -250,26 +254,30 @@ def _open(row: list[str]) -> bool:
     return row[0].split()[0] in ("PENDING", "RUNNING", "REQUEUED")
 
 
+def rates(points: list[tuple[float, float]], times: float) -> list[tuple[float, float]]:
+    """By how much a measure grew in a second, so many times; below zero where a new process began."""
+    return [(after[0], times * (after[1] - before[1]) / (after[0] - before[0])) for before, after in pairwise(points)]
+
+
 def report(soaked: Soaked) -> list[str]:
     """Print what was done and measured; return what grows."""
     for what, count in sorted(soaked.done.items()):
         print(f"  {what}: {count}")
     rounds = soaked.rows(
-        "SELECT started, observe_s + decide_s + plan_s + apply_s FROM rounds"
+        "SELECT started, observe_s + decide_s + plan_s + apply_s, observe_s, decide_s, plan_s, apply_s FROM rounds"
         " WHERE mode != 'release' AND error = '' AND finished IS NOT NULL ORDER BY id"
     )
     failed = soaked.rows("SELECT count(*) FROM rounds WHERE mode != 'release' AND error != ''")[0][0]
     first = rounds[0][0]
-    soaked.measured["round"] = [(at - first, 1000 * seconds) for at, seconds in rounds]
-    soaked.measured["log rate"] = [
-        (after[0], 60 * (after[1] - before[1]) / (after[0] - before[0]))
-        for before, after in zip(soaked.measured["log"], soaked.measured["log"][1:], strict=False)
-    ]
-    print(f"rounds {len(rounds)}, failed {failed}; median {median(s for _, s in rounds):.3f} s")
+    for column, name in enumerate(("round", *PHASES), start=1):
+        soaked.measured[name] = [(row[0] - first, 1000 * row[column]) for row in rounds]
+    soaked.measured["log rate"] = rates(soaked.measured["log"], 60.0)
+    soaked.measured["processor"] = [(at, used) for at, used in rates(soaked.measured["cpu"], 1000.0) if used >= 0]
+    print(f"rounds {len(rounds)}, failed {failed}; median {median(row[1] for row in rounds):.3f} s")
     grown = []
     for name, unit, resolution in (
         ("rss", "MB", 3.0), ("files", "", 1.0), ("database", "MB", 0.5), ("log rate", "kB/min", 2.0),
-        ("round", "ms", 20.0),
+        ("round", "ms", 20.0), *((phase, "ms", 20.0) for phase in PHASES), ("processor", "ms/s", 2.0),
     ):  # fmt: skip
         trend = find_trend(name, unit, soaked.measured[name], warm_up=MINUTES * 60 / 4, resolution=resolution)
         first_third, middle, last = trend.thirds
@@ -277,7 +285,6 @@ def report(soaked: Soaked) -> list[str]:
             f"  {name} [{unit}]: thirds {first_third:.1f} {middle:.1f} {last:.1f};"
             f" slope a day {trend.slope:.1f} ({trend.slope_low:.1f} to {trend.slope_high:.1f}); grows {trend.grows}"
         )
-        # History is kept for days: over an hour the database grows by what happens in it.
-        grown += [name] if trend.grows and name != "database" else []
+        grown += [name] if trend.grows and name in JUDGED else []
     assert failed < len(rounds)
     return grown
