@@ -95,13 +95,13 @@ class PlanProgress:
     def ready(self, most: int | None = None) -> tuple[int, ...]:
         """Indices of the operations that may be executed now, as one batch, in order: the first that take `most`
         commands. An update that Slurm took back is among them again."""
-        costs, ready, sum_ = self._structure.costs, list[int](), 0.0
+        costs, ready, commands = self._structure.costs, list[int](), 0.0
         for index in range(len(self.plan.operations)):
-            if most is not None and sum_ > most - _ROUNDING:
+            if most is not None and commands > most - _ROUNDING:
                 break
             if index in self._lost_updates or (index not in self.done and self._is_ready(index)):
                 ready.append(index)
-                sum_ += costs[index]
+                commands += costs[index]
         return tuple(ready)
 
     def postponable(self) -> dict[int, float]:
