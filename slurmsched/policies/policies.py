@@ -199,7 +199,8 @@ def _unified(chosen: Choices) -> Policy:
 
     steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
     moves = make_room_for_promised, migrate_to_idle_type, migrate_parts_of_gpus, try_faster_idle_types
-    admit, last = (AllocateFastestPart, *ADMISSION_STEPS), _with_spare((*chosen.first, *moves))  # unseen by the market
+    admit = tuple([AllocateFastestPart if step is AllocateFree else step for step in ADMISSION_STEPS])
+    last = _with_spare((*chosen.first, *moves))  # which the market does not see
     return Pipeline("unified", None, Tune(), UNIFIED_PLACEMENT, steps, admit, entitle=market, last_steps=last)
 
 

@@ -56,7 +56,8 @@ def explain(result: RoundResult, job_id: JobId) -> Explanation:
     job = result.snapshot.jobs_by_id.get(job_id)
     if job is None:
         raise UnknownJobError(f"job {job_id} is not in the queue: 'synsched history {job_id}' shows what became of it")
-    ahead, why = tuple(_ahead(result, job_id)) if job.state is JobState.PENDING else (), reason_of(result, job)
+    why = reason_of(result, job)
+    ahead = tuple(_ahead(result, job_id)) if job.state is JobState.PENDING else ()
     return Explanation.of_reason(job_id, why, ahead, tuple(_changes(result, job, why.code)), dict(_facts(result, job)))
 
 

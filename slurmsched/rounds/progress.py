@@ -55,6 +55,7 @@ _REQUEUED: Final = 3.0
 _LEFT_OUT: Final = 3.0
 """Seconds: a run of Slurm's scheduler that refuses a job with named nodes leaves these out for all later jobs."""
 _ROUNDING: Final = 1e-6
+"""Commands by which the sum of the parts of one, for the tasks of an array, may be wrong."""
 _DISAGREEMENT: Final = 10.0
 """Seconds for which a job may wait for resources that are free as we see it, while no other job is completing there."""
 
@@ -109,18 +110,14 @@ class PlanProgress:
         follow it take: holds, and the operations of starts that wait for no other job and of which nothing was done
         yet. Whatever was begun is finished: no job is preempted, or its request changed, for a start that is left.
         """
-        costs = self._structure.costs
-        left = {index: costs[index] for index in self._structure.holds if index not in self.done}
+        structure = self._structure
+        left = {index: structure.costs[index] for index in structure.holds if index not in self.done}
         for index in self.starts.values():
             operation = self.plan.operations[index]
             waits_for = operation.gone or operation.standing or operation.subject in self.requeues
-            if (
-                not waits_for
-                and index not in self.done
-                and self.done.keys().isdisjoint(self._structure.dependencies[index])
-            ):
-                start = *self._structure.dependencies[index], index
-                left |= dict.fromkeys(start, sum(costs[of] for of in start))
+            if not waits_for and index not in self.done and self.done.keys().isdisjoint(structure.dependencies[index]):
+                start = *structure.dependencies[index], index
+                left |= dict.fromkeys(start, structure.cost_of(start))
         return left
 
     def settled(self) -> bool:

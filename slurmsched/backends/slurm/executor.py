@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,15 +42,16 @@ def messages_by_job(stderr: str) -> dict[str, str]:
     messages: dict[str, str] = {}
     for line in stderr.splitlines():
         match = next((match for form in _MESSAGES if (match := form.match(line.strip()))), None)
-        if match and match["message"] != _NO_MESSAGE:
+        if match is None:
+            if line.strip():
+                messages.setdefault("", line.strip())
+        elif match["message"] != _NO_MESSAGE:
             for job in _named_jobs(match["job"]):
                 messages.setdefault(job, match["message"])
-        elif line.strip() and not match:
-            messages.setdefault("", line.strip())
     return messages
 
 
-def _named_jobs(named: str) -> Iterable[str]:
+def _named_jobs(named: str) -> Sequence[str]:
     """The job ids in `7`, `7_1` or `7_2,5-9`."""
     array, _, tasks = named.partition("_")
     if "-" not in tasks and "," not in tasks:
@@ -305,7 +306,7 @@ class BatchExecutor:
         started = [op.subject for _, op in unread if op.verb is Verb.HOLD and _held_running(jobs.get(op.subject))]
         if started:
             # They started before the hold, which would take effect when they are requeued.
-            self.commands.change_many([f"release {job}" for job in started])
+            self.commands.change_many(join_tasks(f"release {job}" for job in started))
 
     def _read_jobs(self, ids: set[str], detailed: Set[str]) -> tuple[dict[JobId, Job], dict[JobId, SetAsideJob]]:
         """The jobs now, and those whose record cannot be parsed. A job that is gone is in neither.

@@ -5,14 +5,13 @@ Source: Mohan et al. (Synergy, OSDI 2022), section 4.2, steps 1 and 2 of Synergy
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandLevel
+from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import Session
 
 
@@ -52,47 +51,43 @@ class AllocateFree:
         if not session.has_room(job, session.free_at_minimum):
             self._failed.add(attempt)
             return False
-        placement = (
-            session.find_placement(job, DemandLevel.BEST, session.free_as_planned)
-            or session.find_placement(job, DemandLevel.MINIMUM, session.free_as_planned)
-            or session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)
-        )
+        placement = self._placement(job)
         if placement is None:
             return False
         session.allocate(job, placement)
         return True
 
-
-@dataclass(slots=True)
-class AllocateFastestPart:
-    """Admits a newcomer that asks for a part of a GPU, and whose rates on two types are known, on the fastest type that
-    has room for it: for what the jobs with whole GPUs leave idle nobody else bids."""
-
-    session: Session
-    _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
-
-    def try_admit(self, job: Job) -> bool:
+    def _placement(self, job: Job) -> Placement | None:
         session = self.session
-        if not (job.original_request.shards and session.situation.knowledge.compares_types(job)):
-            return False
-        types = session.pools.known_types
-        attempt, rates = session.attempt(job), rates_of_part(session.situation.knowledge, job, types)
-        if len(set(rates.values())) <= 1 or self._failed.contains(attempt, session.eviction_epoch):
-            return False
-        if not session.has_room(job, session.free_at_minimum):
-            self._failed.add(attempt)
-            return False
-        for kind in sorted(types, key=lambda kind: -rates[kind]):
-            among = np.array(session.pools.gpu_types) == kind
-            for level, free in (
-                (DemandLevel.BEST, session.free_as_planned),
-                (DemandLevel.MINIMUM, session.free_at_minimum),
-            ):
-                placement = session.find_placement(job, level, free, among)
-                if placement is not None:
-                    session.allocate(job, placement)
-                    return True
-        return False
+        return (
+            session.find_placement(job, DemandLevel.BEST, session.free_as_planned)
+            or session.find_placement(job, DemandLevel.MINIMUM, session.free_as_planned)
+            or session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)
+        )
+
+
+class AllocateFastestPart(AllocateFree):
+    """Admits a newcomer as `AllocateFree` does, but one that asks for a part of a GPU, and whose rates on two types are
+    known, on the fastest type that has room for it: for what the jobs with whole GPUs leave idle nobody else bids."""
+
+    def _placement(self, job: Job) -> Placement | None:
+        session = self.session
+        for kind in self._fastest_first(job):
+            among = session.pools.of_type(kind)
+            placement = session.find_placement(
+                job, DemandLevel.BEST, session.free_as_planned, among
+            ) or session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, among)
+            if placement is not None:
+                return placement
+        return super()._placement(job)
+
+    def _fastest_first(self, job: Job) -> Sequence[str]:
+        """Return the GPU types, the fastest for the job first; none if it is no such job, or they are equally fast."""
+        knowledge, types = self.session.situation.knowledge, self.session.pools.known_types
+        if not (job.original_request.shards and knowledge.compares_types(job)):
+            return ()
+        rates = rates_of_part(knowledge, job, types)
+        return sorted(types, key=lambda kind: -rates[kind]) if len(set(rates.values())) > 1 else ()
 
 
 def rates_of_part(knowledge: Knowledge, job: Job, types: Iterable[str]) -> Mapping[str, float]:

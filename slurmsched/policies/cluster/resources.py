@@ -161,6 +161,10 @@ class Pools:
         """The GPU types that there are, in the order of their first pools."""
         return tuple(dict.fromkeys(kind for kind in self.gpu_types if kind))
 
+    def of_type(self, gpu_type: str) -> Mask:
+        """Return the pools with GPUs of this type; [pools]."""
+        return np.array([kind.gpu_type == gpu_type for kind in self.kinds], dtype=np.bool_)[self.kind_of]
+
     @property
     def first_on_node(self) -> Mask:
         """The first pool of each node: a job without GPUs is placed there; [pools]."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from math import inf, isinf
 from typing import Final
 
-import numpy as np
-
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job, JobId, Reason, ReasonCode
@@ -219,7 +217,7 @@ def _restart_on_fastest(
             return False
         if idle[kind] < job.gpus:
             continue
-        among = np.array(session.pools.gpu_types) == kind
+        among = session.pools.of_type(kind)
         session.demands.lift_restriction(job)  # to the type that it has
         for level in (DemandLevel.BEST, DemandLevel.MINIMUM):
             placement = session.find_placement(job, level, session.free_at_minimum, among)
