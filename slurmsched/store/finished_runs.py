@@ -40,7 +40,10 @@ _SHORTEST_SPAN, _LONGEST_SPAN = 60.0, _DAY
 _FIRST_HISTORY: Final = 14 * _DAY
 """Seconds of history that are read when there is none."""
 _OVERLAP: Final = 600.0
-"""Seconds that are read again: slurmctld tells slurmdbd of an end a little later."""
+_SHORT_OVERLAP: Final = 60.0
+_AGAIN_EVERY: Final = 300.0
+"""Seconds that are read again, since slurmctld tells slurmdbd of an end later: few by most questions, and by one every
+so many seconds those of an end that was told up to `_AGAIN_EVERY` late. Where thousands end, they take seconds."""
 _PAGE: Final = 5_000
 """Runs that one question may bring before the next asks for a shorter time."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 300.0, 3600.0
@@ -78,7 +81,9 @@ class AccountingCursor:
         back."""
         if pauses(self.asked, self.failures, now):
             return None
-        return (self.reached - _OVERLAP, min(self.reached + self.span, now)) if now > self.reached else None
+        again = self.failures > 0 or now // _AGAIN_EVERY != self.asked // _AGAIN_EVERY
+        since = self.reached - (_OVERLAP if again else _SHORT_OVERLAP)
+        return (since, min(self.reached + self.span, now)) if now > self.reached else None
 
     def after(self, runs: Sequence[AccountedRun], now: float) -> tuple[AccountingCursor, Sequence[AccountedRun]]:
         """Return the cursor after an answer with these runs, in the order of their ends, and those of a page.

@@ -75,7 +75,45 @@ def test_accounting_is_read_from_two_weeks_ago_on_window_by_window(store: Store)
     store.finished_runs.record(after)
     again = store.finished_runs.cursor(NOW)
     assert again == after
-    assert again.window(NOW) == (after.reached - 600, after.reached + 2 * FIRST_SPAN), "little ended: a longer window"
+    assert again.window(NOW) == (after.reached - 60, after.reached + 2 * FIRST_SPAN), "little ended: a longer window"
+
+
+@given(
+    st.lists(st.integers(10, 900), min_size=1, max_size=30),
+    st.integers(0, 600),
+    st.integers(0, 300),
+    st.integers(0, 400),
+    st.booleans(),
+)
+def test_an_end_of_which_slurmdbd_hears_five_minutes_late_is_read(
+    gaps: list[int], begin: int, late: int, ended_after: int, fails: bool
+) -> None:
+    """Rounds are `gaps` apart. Where accounting does not answer once, the next answer tells it."""
+    now, cursor, read, heard = NOW + begin, AccountingCursor(NOW + begin, span=DAY), False, False
+    ended = now + ended_after
+    for gap in [*gaps, 300]:
+        now += gap
+        window = cursor.window(now)
+        if window is None:
+            continue
+        if fails:
+            cursor, fails = cursor.failed("no answer", now), False
+            continue
+        heard |= now >= ended + late
+        read |= heard and window[0] <= ended <= window[1]
+        cursor, _ = cursor.after((), now)
+    assert read or not heard or now // 300 == (ended + late) // 300
+
+
+def test_most_questions_read_a_minute_again_and_one_in_five_minutes_ten() -> None:
+    cursor, read_again = AccountingCursor(NOW, span=DAY, asked=NOW), list[float]()
+    for _ in range(10):
+        now = cursor.reached + 60
+        window = cursor.window(now)
+        assert window is not None
+        read_again.append(cursor.reached - window[0])
+        cursor, _ = cursor.after((), now)
+    assert sorted(read_again) == [60] * 8 + [600] * 2
 
 
 def test_at_most_a_day_is_asked_for_and_never_the_future() -> None:
