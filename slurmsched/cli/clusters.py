@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from slurmsched.backends.protocol import BackendError
+from slurmsched.backends.slurm.accounting import read_usage
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.usage import read_usage
 from slurmsched.cli.invocation import Invocation
 from slurmsched.model import SynschedError
 from slurmsched.report.queue import JobFilter

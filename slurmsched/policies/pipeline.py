@@ -6,7 +6,7 @@ Source: Mohan et al., "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,7 +20,7 @@ from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.restart import resize_running
 from slurmsched.policies.finish.spare import distribute_spare
-from slurmsched.policies.orders import FirstInFirstOut, IdleLast
+from slurmsched.policies.orders import FirstInFirstOut, IdleLast, never_preempts
 from slurmsched.policies.place.placement import NodeScore
 from slurmsched.policies.reasons import explain
 from slurmsched.policies.session import FinishStep, Session
@@ -74,6 +74,9 @@ class Pipeline:
     """Run after the finish steps, once it is certain which evictions stand."""
     keeps_promise: bool = True
     """Whether a promised start is kept from round to round, ahead of the order; else the order decides anew."""
+    parts_order: Order | None = None
+    """The order of the jobs that ask for no whole GPU, where `entitle` decides for those that do: behind whom it gives
+    GPUs and before the others. They preempt each other by its rule. None: by submission, behind all, and without."""
 
     @property
     def only_starts(self) -> bool:
@@ -89,7 +92,7 @@ class Pipeline:
 
     def decide(self, situation: Situation) -> Decision:
         """Raises PolicyError if neither the row nor its entitlement has an order."""
-        entitlement = _entitlement(self.entitle, situation) if self.entitle else NO_ENTITLEMENT
+        entitlement = _entitlement(self.entitle, situation, self.parts_order) if self.entitle else NO_ENTITLEMENT
         order = entitlement.order or self.order
         if order is None:
             raise PolicyError(f"policy {self.name} has no order")
@@ -211,9 +214,9 @@ def _finish(session: Session, steps: Iterable[FinishStep]) -> None:
             session.rollback(before)
 
 
-def _entitlement(entitle: Entitle, situation: Situation) -> Entitlement:
-    """Return what jobs are due. Whole GPUs are divided by it; jobs with parts of GPUs or without any rank behind those
-    with whole GPUs, by submission, and neither preempt nor are preempted."""
+def _entitlement(entitle: Entitle, situation: Situation, parts_order: Order | None) -> Entitlement:
+    """Return what jobs are due. Whole GPUs are divided by it; jobs with parts of GPUs or without any have an order of
+    their own, and neither preempt those with whole GPUs nor are preempted by them."""
     due = tuple(job for job in situation.jobs if job.original_request.gpus)
     others = tuple(job for job in situation.jobs if not job.original_request.gpus)
     if not others:
@@ -227,7 +230,7 @@ def _entitlement(entitle: Entitle, situation: Situation) -> Entitlement:
     utility, why_start, why_wait, next_state = of_due.utility, of_due.why_start, of_due.why_wait, of_due.next_state
     return replace(
         of_due,
-        order=of_due.order and _WholeGpusFirst(of_due.order, due, others),
+        order=of_due.order and _OrderOfBoth(of_due.order, due, parts_order, others, of_due.gpu_types.keys()),
         movable_only=of_due.movable_only | names,
         utility=utility and (lambda allocations: utility(without_others(allocations))),
         why_start=why_start and (lambda job: Reason(ReasonCode.FILLS_IN) if job.id in names else why_start(job)),
@@ -238,21 +241,38 @@ def _entitlement(entitle: Entitle, situation: Situation) -> Entitlement:
 
 
 @dataclass(frozen=True, slots=True)
-class _WholeGpusFirst:
-    """The order of the jobs with whole GPUs, then the other jobs by submission."""
+class _OrderOfBoth:
+    """The order of the jobs with whole GPUs, `due`, and that of the `others`, as in `Pipeline.parts_order`: those with
+    whole GPUs that get any are in `given`. Of its rule only jobs of one kind are asked together."""
 
     order: Order
     due: tuple[Job, ...]
+    others_order: Order | None
     others: tuple[Job, ...]
+    given: Set[JobId]
 
     @property
     def name(self) -> str:
         return self.order.name
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
-        by_submission = FirstInFirstOut().rank(replace(situation, jobs=self.others))
-        return (*self.order.rank(replace(situation, jobs=self.due)), *by_submission)
+        of_due = self.order.rank(replace(situation, jobs=self.due))
+        order = self.others_order or FirstInFirstOut()
+        between = len(of_due)
+        if self.others_order is not None:
+            of_due = tuple(sorted(of_due, key=lambda ranked: ranked.job not in self.given))
+            between = sum(ranked.job in self.given for ranked in of_due)
+        return (*of_due[:between], *order.rank(replace(situation, jobs=self.others)), *of_due[between:])
 
     def preemption_rule(self, situation: Situation) -> PreemptionRule:
         rule = self.order.preemption_rule(replace(situation, jobs=self.due))
-        return lambda newcomer, running: bool(newcomer.original_request.gpus) and rule(newcomer, running)
+        of_others: PreemptionRule = never_preempts
+        if self.others_order is not None:
+            of_others = self.others_order.preemption_rule(replace(situation, jobs=self.others))
+
+        def preempts(newcomer: Job, running: Job) -> bool:
+            if newcomer.original_request.gpus:
+                return rule(newcomer, running)
+            return not running.original_request.gpus and of_others(newcomer, running)
+
+        return preempts

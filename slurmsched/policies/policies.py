@@ -194,14 +194,18 @@ def _hadare(chosen: Choices) -> Policy:
 
 
 def _unified(chosen: Choices) -> Policy:
+    from slurmsched.policies.parts import HighestBid, preempt_parts  # noqa: PLC0415
     from slurmsched.policies.place.worth import UNIFIED_PLACEMENT  # noqa: PLC0415
     from slurmsched.policies.unified import UnifiedMarket, make_room_for_promised  # noqa: PLC0415
 
     steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
-    moves = make_room_for_promised, migrate_to_idle_type, migrate_parts_of_gpus, try_faster_idle_types
     admit = tuple([AllocateFastestPart if step is AllocateFree else step for step in ADMISSION_STEPS])
-    last = _with_spare((*chosen.first, *moves))  # which the market does not see
-    return Pipeline("unified", None, Tune(), UNIFIED_PLACEMENT, steps, admit, entitle=market, last_steps=last)
+    moves = migrate_to_idle_type, migrate_parts_of_gpus, try_faster_idle_types
+    unseen = preempt_parts, make_room_for_promised, *moves  # what the market does not see
+    last = _with_spare((*chosen.first, *unseen))
+    return Pipeline(
+        "unified", None, Tune(), UNIFIED_PLACEMENT, steps, admit, market, last_steps=last, parts_order=HighestBid()
+    )
 
 
 def _gandiva_fair(chosen: Choices) -> Policy:

@@ -57,7 +57,7 @@ _POWER: Final = 0.75
 _MIN_BENEFIT: Final = 12.0
 """What a restart of a running job saves, in costs of a restart: a fifth fewer than with 3, and nobody ends later."""
 
-_SHORTEST: Final = 360.0
+SHORTEST: Final = 360.0
 """Seconds. Shorter jobs count as this long, so that no job is infinitely urgent."""
 
 _HALF_LIFE: Final = 86400.0
@@ -136,7 +136,7 @@ class UnifiedMarket:
 
     def __call__(self, situation: Situation) -> Entitlement:
         accounts = replace(_accounts_of(situation), due=_due_gpus(situation))
-        counts = {job.id: urged(_waited(job, situation)) for job in situation.jobs}
+        counts = {job.id: urged(waited(job, situation)) for job in situation.jobs}
         promised = KeptPromise.of_state(situation.state).job
         counts |= {
             job.id: counts[job.id] * _whole_over_rest(job, situation) for job in situation.jobs if job.id == promised
@@ -156,7 +156,7 @@ class UnifiedMarket:
         )
 
 
-def _waited(job: Job, situation: Situation) -> float:
+def waited(job: Job, situation: Situation) -> float:
     """Returns the seconds that a job has waited for its first start since it could; 0.0 once it had one."""
     if job.allocations or job.restarts or situation.knowledge.attained_gpu_seconds(job) > 0:
         return 0.0
@@ -385,7 +385,7 @@ def marginal_gains(job: Job, allocation: Allocation, pools: Pools, knowledge: Kn
 def _sizes(queue: Sequence[HadarJob], best_rates: Floats) -> Sequence[float]:
     """Returns the GPU-seconds that each job still needs at its best rate."""
     seconds = [job.remaining / best if best > 0 else 0.0 for job, best in zip(queue, best_rates.tolist(), strict=True)]
-    return [job.workers * max(left, _SHORTEST) for job, left in zip(queue, seconds, strict=True)]
+    return [job.workers * max(left, SHORTEST) for job, left in zip(queue, seconds, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

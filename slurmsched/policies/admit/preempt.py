@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -239,9 +239,12 @@ class Preempt:
             self._queue = self._without_evicted(self._queue) if self._queue is not None else self._all_preemptible()
         return self._queue
 
+    def may_leave(self, running: Set[JobId]) -> Iterable[JobId]:
+        """Return those of these running jobs that may be preempted at all."""
+        return filter(self.session.is_preemptible, running - self.session.entitlement.movable_only)
+
     def _all_preemptible(self) -> VictimQueue:
-        running = {*self.session.running, *self.session.shrunk} - self.session.entitlement.movable_only
-        return VictimQueue.of(self.session, filter(self.session.is_preemptible, running))
+        return VictimQueue.of(self.session, self.may_leave({*self.session.running, *self.session.shrunk}))
 
     def _without_evicted(self, queue: VictimQueue) -> VictimQueue:
         """Return the queue of all preemptible jobs from an earlier one. Nobody else runs since then, but for those who
@@ -252,8 +255,7 @@ class Preempt:
             job, has = queue.jobs[number], queue.allocations[number]
             stay[number] = running.get(job) is has or shrunk.get(job) is has
         left = queue.those(np.flatnonzero(stay))
-        new = shrunk.keys() - {*left.jobs} - session.entitlement.movable_only if shrunk else ()
-        restarted = [job for job in new if session.is_preemptible(job)]
+        restarted = [*self.may_leave(shrunk.keys() - {*left.jobs})] if shrunk else []
         return left.with_others(VictimQueue.of(session, restarted), session) if restarted else left
 
     def _large_victims(self, job: Job, queue: VictimQueue) -> VictimQueue:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -392,3 +394,72 @@ def test_a_job_with_a_part_of_a_slow_gpu_moves_to_an_idle_faster_one(
     decision = policy("unified").decide(replace(seen, knowledge=known))
     assert nodes_of(decision)["1"] == runs_on
     assert set(decision.victims) == ({"1"} if runs_on == "n2" else set())
+
+
+def part(number: int, minutes: int, count: int = 4, *, runs: bool = False, **other: Any) -> Job:
+    """A job with so many quarters of a GPU and minutes to go, of which one that `runs` has the first on n1."""
+    other.setdefault("submit_time", 9_000.0 + number)
+    held = [NodeAllocation("n1", Resources(0, 1, 0), "", (0,), count)] if runs else ()
+    hint = f"duration={minutes}m,ckpt=usr1"
+    return job(number, request=shards(count), hint=hint, on=held, run_time=HOUR if runs else 0.0, **other)
+
+
+def whole(number: int, minutes: int, gpus: int = 1, *, runs: bool = False) -> Job:
+    held = [share("n1", gpus, 1, 0)] if runs else ()
+    return job(number, gpus, hint=f"duration={minutes}m,ckpt=usr1", on=held, run_time=HOUR if runs else 0.0)
+
+
+def decide_on(nodes: Iterable[Node], jobs: Sequence[Job], **other: Any) -> Decision:
+    ran = {one.id: HOUR * (one.gpus or one.original_request.shards / 4) for one in jobs if one.allocations}
+    seen = situation(nodes, jobs, service=ran, **other)
+    parts = {one.id: one.original_request.shards / 4 for one in jobs if one.original_request.shards}
+    return policy("unified").decide(replace(seen, knowledge=replace(seen.knowledge, parts_of_gpu=parts)))
+
+
+@pytest.mark.parametrize(
+    ("waiting", "first"),
+    [
+        pytest.param([part(1, 600), part(2, 10)], "2", id="the shorter first, though it came later"),
+        pytest.param([part(1, 60), part(2, 100, 2)], "2", id="half a GPU for less than twice as long: less of a GPU"),
+        pytest.param([part(1, 60), part(2, 60)], "1", id="of equals the first that came"),
+        pytest.param(
+            [part(1, 60, submit_time=0.0), part(2, 30)], "1", id="it has waited for hours for its first start"
+        ),
+        pytest.param([part(1, 600, submit_time=0.0), part(2, 10)], "2", id="hours are not enough to be as urgent"),
+    ],
+)
+def test_of_jobs_with_parts_of_gpus_the_one_with_the_least_gpu_time_starts_first(
+    waiting: Sequence[Job], first: str
+) -> None:
+    assert set(nodes_of(decide_on([node("n1", 1, shards=4)], waiting))) == {first}
+
+
+@pytest.mark.parametrize(
+    ("running", "newcomer", "leaves"),
+    [
+        pytest.param(part(1, 660, runs=True), part(2, 10), True, id="ten minutes for ten hours"),
+        pytest.param(part(1, 660, runs=True), part(2, 500), False, id="hardly less"),
+        pytest.param(part(1, 660, 1, runs=True), part(2, 149), False, id="as long, by the part of a GPU"),
+        pytest.param(part(1, 660, runs=True), whole(2, 10), False, id="not for whole GPUs: these have a market"),
+        pytest.param(whole(1, 660, runs=True), part(2, 10), False, id="and none with whole GPUs"),
+    ],
+)
+def test_a_job_with_a_part_of_a_gpu_makes_room_for_another_with_far_less_to_go(
+    running: Job, newcomer: Job, leaves: bool
+) -> None:
+    decision = decide_on([node("n1", 1, shards=4)], [running, newcomer])
+    assert dict(decision.victims) == ({running.id: newcomer.id} if leaves else {})
+    assert set(nodes_of(decision)) == {newcomer.id if leaves else running.id}
+
+
+def test_guards_hold_for_jobs_with_parts_of_gpus_too() -> None:
+    jobs = [part(1, 660, runs=True), part(2, 10)]
+    stays = {"1": Reason(ReasonCode.ASKED_TO_STAY)}
+    for guards in ({"non_preemptible": stays}, {"max_moves": 0}, {"starts_only": True}):
+        assert not decide_on([node("n1", 1, shards=4)], jobs, **guards).victims
+
+
+def test_a_part_of_a_gpu_starts_before_a_gang_that_has_no_room() -> None:
+    """One of the two GPUs is in use for hours."""
+    jobs = [part(1, 660, 1, runs=True), whole(2, 60, 2), part(3, 600), part(4, 10)]
+    assert set(nodes_of(decide_on([node("n1", 2, shards=4)], jobs))) == {"1", "4"}

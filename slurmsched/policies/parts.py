@@ -1,0 +1,87 @@
+"""Jobs with a part of a GPU under `unified`: among themselves they bid as jobs with whole GPUs do in the market.
+
+The market is of whole GPUs, and such jobs have what it leaves. By submission a job of two minutes waited for hours
+behind jobs that take days. By the part of a GPU and the time that it still needs the shorter comes first, as with whole
+GPUs (`policies.unified`), and what waits for its first start counts more and more. Who owns them does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from slurmsched.model import Job, JobId, RankedJob
+from slurmsched.model.reasons import format_gpu_hours
+from slurmsched.policies.admit.preempt import Preempt
+from slurmsched.policies.hadar.policy import DEFAULT_REMAINING
+from slurmsched.policies.orders import rank_by
+from slurmsched.policies.session import Session
+from slurmsched.policies.stages import PreemptionRule, Situation
+from slurmsched.policies.unified import SHORTEST, bid, urged, waited
+
+_MIN_RATIO: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class HighestBid:
+    """The jobs without GPUs by submission, then those with parts of GPUs by what they bid for a GPU, the highest first.
+
+    A newcomer with a part preempts only one that bids half as much at most: what waits bids more as time passes, and
+    the two shall not change places to and fro.
+    """
+
+    name: str = "unified"
+
+    def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
+        bids = _bids(situation)
+
+        def reason(job: Job) -> str:
+            return f"{format_gpu_hours(_size(situation, job))} to go" if bids[job.id] else "no GPUs"
+
+        return rank_by(situation, lambda job: (-bids[job.id] if bids[job.id] else -inf,), reason)
+
+    def preemption_rule(self, situation: Situation) -> PreemptionRule:
+        bids = _bids(situation)
+
+        def bids_far_more(newcomer: Job, running: Job) -> bool:
+            return 0 < _MIN_RATIO * bids[running.id] <= bids[newcomer.id]
+
+        return bids_far_more
+
+
+def _bids(situation: Situation) -> Mapping[JobId, float]:
+    """Returns what each job bids for a GPU at its best rate; 0.0 without a part of a GPU."""
+    sizes = {job.id: _size(situation, job) for job in situation.jobs}
+    return {job.id: bid(sizes[job.id], sizes[job.id], urged(waited(job, situation))) for job in situation.jobs}
+
+
+def _size(situation: Situation, job: Job) -> float:
+    """Returns the GPU-seconds that the job still needs; 0.0 without a part of a GPU."""
+    left = situation.knowledge.remaining_seconds(job)
+    part = situation.knowledge.parts_of_gpu.get(job.id, 0.0)
+    return part * max(DEFAULT_REMAINING if left == inf else left, SHORTEST)
+
+
+def preempt_parts(session: Session) -> None:
+    """Finish step: jobs with parts of GPUs that wait preempt others with parts that bid far less."""
+    if session.moves_left <= 0 or not any(_has_part(session.jobs[job]) for job in session.running):
+        return
+    step = _PreemptParts(session)
+    for ranked in session.ranking:
+        job = session.jobs[ranked.job]
+        if _has_part(job) and session.needs_placement(job):
+            step.try_admit(job)
+
+
+def _has_part(job: Job) -> bool:
+    return bool(job.original_request.shards) and not job.original_request.gpus
+
+
+class _PreemptParts(Preempt):
+    """Preempts jobs with parts of GPUs alone."""
+
+    def may_leave(self, running: Set[JobId]) -> Iterable[JobId]:
+        jobs = self.session.jobs
+        return [job for job in running if _has_part(jobs[job]) and self.session.is_preemptible(job)]
