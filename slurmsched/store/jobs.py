@@ -159,6 +159,10 @@ _OUR_REQUEUE: Final = (
     " AND NOT EXISTS (SELECT 1 FROM service WHERE job = :job"
     "  AND run_started > requeue.intended AND run_started <= :submitted) LIMIT 1"
 )
+_MARKED_UNTIL: Final = (
+    "SELECT id FROM jobs WHERE state = 'finished' AND (held_by_us OR reshaped OR boosted)"
+    " AND held_by_us IN (0, 1) AND last_seen < ?"
+)
 _CLEAR_MARKS: Final = "UPDATE jobs SET held_by_us = 0, reshaped = 0, boosted = 0 WHERE id = ?"
 _DAY: Final = 86400.0
 _INTEGER_LIMIT: Final = 1 << 63
@@ -188,9 +192,10 @@ def update_jobs(
         others = (job for job in snapshot.jobs if job.id not in known)
         new = [job for job in others if job.id in managed or _has_array_hold(job, arrays)]
         absent = [job for job in known if job not in snapshot.jobs_by_id]
-        left = [job for job in absent if snapshot.is_gone(job)]
-        gone = [job for job in left if known[job]["state"] != _FINISHED]
-        long_gone = [job for job in left if known[job]["last_seen"] < snapshot.time - _DAY]
+        gone = [job for job in absent if snapshot.is_gone(job)]
+        long_gone = [job for job in gone if known[job]["last_seen"] < snapshot.time - _DAY]
+        marked = database.rows(_MARKED_UNTIL, (snapshot.time - _DAY,))
+        long_gone += [row["id"] for row in marked if snapshot.is_gone(row["id"])]
         unread = [job for job in absent if not snapshot.is_gone(job)]
         returned = frozenset(job.id for job in seen_before if _hold_came_back(database, known[job.id], job))
         lifted = [job.id for job in seen_before if _hold_was_lifted(database, known[job.id], job)]
@@ -244,19 +249,16 @@ def _check_storable(row: Mapping[str, Any]) -> None:
 
 
 def _known_rows(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> dict[JobId, dict[str, Any]]:
-    """The rows of unfinished jobs, of finished jobs with a mark left, and of managed jobs in the snapshot although
-    their row is finished. Rows whose job id was reused by a newer job are deleted.
-    """
-    rows = repaired_rows(database, "state != 'finished' OR held_by_us OR reshaped OR boosted", (), snapshot.time)
-    known = {row["id"]: row for row in rows}
-    for job_id in managed:
-        if job_id not in known and job_id in snapshot.jobs_by_id:
-            known.update((job_id, row) for row in repaired_rows(database, "id = ?", (job_id,), snapshot.time))
-    reused = [
-        job
-        for job, row in known.items()
-        if job in snapshot.jobs_by_id and _is_of_older_job(row, snapshot.jobs_by_id[job])
-    ]
+    """The rows of unfinished jobs and, of jobs in the snapshot although their row is finished, those with a mark left
+    and those that are managed. Rows whose job id was reused by a newer job are deleted. Of others no mark is looked
+    for: all jobs that ended within a day may have one."""
+    now = snapshot.jobs_by_id
+    known = {row["id"]: row for row in repaired_rows(database, "state != 'finished'", (), snapshot.time)}
+    others = json.dumps([job for job in now if job not in known])
+    for row in repaired_rows(database, "id IN (SELECT value FROM json_each(?))", (others,), snapshot.time):
+        if row["id"] in managed or row["held_by_us"] or row["reshaped"] or row["boosted"]:
+            known[row["id"]] = row
+    reused = [job for job, row in known.items() if job in now and _is_of_older_job(row, now[job])]
     for job in reused:
         for statement in _FORGET:
             database.write(statement, (job,))

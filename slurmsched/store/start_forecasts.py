@@ -125,8 +125,11 @@ class ForecastStore:
         started, and of one that still waits after the range. One that was cancelled before tells nothing.
         """
         self._forget_held(snapshot)
-        ranges, rows = self.ranges(), self._database.rows(_DUE, {"now": snapshot.time})
-        if not rows or 0 <= snapshot.time - ranges.at < StartRanges.EVERY:
+        ranges = self.ranges()
+        if 0 <= snapshot.time - ranges.at < StartRanges.EVERY:
+            return
+        rows = self._database.rows(_DUE, {"now": snapshot.time})
+        if not rows:
             return
         due = self._database.unreadable_rows.parse_each("first_draws", "job", _first_draw, rows)
         starts = self._starts(snapshot, {one.job for one in due})
@@ -213,7 +216,7 @@ def _counts(one: _Told, started: float) -> bool:
 
 
 _WAITING: Final = (
-    "SELECT id FROM jobs WHERE state = 'pending' AND NOT EXISTS"
+    "SELECT id FROM jobs WHERE state = 'pending' AND state != 'finished' AND NOT EXISTS"  # as the index has it
     " (SELECT 1 FROM forgotten WHERE forgotten.owner = jobs.owner AND forgotten.at > :at)"
 )
 _LEFT: Final = (
@@ -247,8 +250,8 @@ _DUE: Final = (
     " WHERE d.counted = 0 AND (d.told_high < :now OR COALESCE(j.state, '') != 'pending')"
 )
 _NOT_OURS: Final = (
-    "SELECT d.job FROM first_draws d JOIN jobs j ON j.id = d.job"
-    " WHERE d.counted = 0 AND j.state = 'pending' AND NOT j.held_by_us"
+    "SELECT d.job FROM jobs j CROSS JOIN first_draws d ON j.id = d.job"  # of those that wait, not of all forecasts
+    " WHERE j.state = 'pending' AND j.state != 'finished' AND NOT j.held_by_us AND d.counted = 0"
 )
 _FORGET_ENDED: Final = (
     "DELETE FROM first_draws WHERE counted = 1 AND job NOT IN (SELECT id FROM jobs WHERE state != 'finished')"

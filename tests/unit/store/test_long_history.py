@@ -166,6 +166,28 @@ def test_no_statement_of_a_round_goes_through_a_whole_table() -> None:
     assert whole == []
 
 
+def steps_of_a_poll(ended: int) -> int:
+    """Hundreds of steps of SQLite's machine that a poll takes after so many jobs ended today that rounds had sized."""
+    store, many = Store.in_memory(), [job(number, gpus=1) for number in range(10, 10 + ended)]
+    seen = snapshot([node()], [job(7, gpus=2), job(8, gpus=1)], time=NOW)
+    before = snapshot([node()], [*seen.jobs, *many], time=NOW - 60)
+    for number, at in enumerate((before, seen), start=1):
+        store.journal.begin_round(at.time, "enforce", "synergy", "las")
+        store.state.record_poll(number, at, at.jobs_by_id)
+        store.database.write("UPDATE jobs SET reshaped = 1 WHERE id >= '10'")
+    taken: list[int] = []
+    store.database._database.conn.set_progress_handler(lambda: taken.append(1), 100)
+    store.state.record_poll(2, seen, seen.jobs_by_id)
+    store.database._database.conn.set_progress_handler(None, 0)
+    marked = "SELECT count(*) AS jobs FROM jobs WHERE state = 'finished' AND reshaped"
+    assert store.database.rows(marked) == [{"jobs": ended}], "for a day they are known, should one have been misread"
+    return len(taken)
+
+
+def test_a_poll_takes_as_long_however_many_jobs_ended_today() -> None:
+    assert steps_of_a_poll(2_000) <= steps_of_a_poll(20) + 5
+
+
 def test_a_round_beside_ten_thousand_finished_jobs_takes_a_few_hundredths_of_a_second() -> None:
     measured = time_store(10_000, range(3))
     assert measured.rows == 10_000
