@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from slurmsched.policies.admit.allocate import AllocateFastestPart, AllocateFree
+from slurmsched.policies.admit.allocate import AllocateFastestPart, AllocateFree, start_on_other_type
 from slurmsched.policies.cluster.gang import why_single_type
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.restart import (
@@ -201,7 +201,7 @@ def _unified(chosen: Choices) -> Policy:
     steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
     admit = tuple([AllocateFastestPart if step is AllocateFree else step for step in ADMISSION_STEPS])
     moves = migrate_to_idle_type, migrate_parts_of_gpus, try_faster_idle_types
-    unseen = preempt_parts, make_room_for_promised, *moves  # what the market does not see
+    unseen = start_on_other_type, preempt_parts, make_room_for_promised, *moves  # what the market does not see
     last = _with_spare((*chosen.first, *unseen))
     return Pipeline(
         "unified", None, Tune(), UNIFIED_PLACEMENT, steps, admit, market, last_steps=last, parts_order=HighestBid()

@@ -46,7 +46,7 @@ def repaired_rows(database: Database, condition: str, parameters: Sequence[Any],
     of these are added to `database.unreadable_rows`. Raises StoreError.
     """
     rows = []
-    for row in database.rows(f"SELECT rowid AS row, * FROM jobs WHERE {condition}", parameters):  # noqa: S608 our own words
+    for row in database.rows(f"SELECT {_READ} FROM jobs WHERE {condition}", parameters):  # noqa: S608 our own words
         row_id = row.pop("row")
         invalid = dict(_invalid_values(row))
         if "id" in invalid:
@@ -107,6 +107,7 @@ _COLUMN_CHECKS: Final[dict[str, Callable[[DatabaseRow, str], object]]] = {
     "boosted": boolean,
     "submitted": optional_number,
 }
+_READ: Final = ", ".join(("rowid AS row", *_COLUMN_CHECKS, "summary"))
 _TIME_COLUMNS: Final = ("first_seen", "last_seen")
 _SAFE_VALUES: Final[dict[str, object]] = {
     "owner": "",
@@ -149,8 +150,7 @@ _OUR_REQUEUE_OF_THIS_RUN: Final = (
     "SELECT 1 FROM operations WHERE subject = :job AND verb = 'requeue' AND result != 'blocked' AND intended >="
     " (SELECT COALESCE(MAX(run_started), 0) FROM service WHERE job = :job) - :slack LIMIT 1"
 )
-_CLOCK_SLACK: Final = 5.0
-"""Seconds that slurmctld's clock may be behind ours."""
+_CLOCK_SLACK: Final = 5.0  # seconds that slurmctld's clock may be behind ours
 _OUR_REQUEUE: Final = (
     "SELECT 1 FROM operations AS requeue WHERE subject = :job AND verb = 'requeue' AND result IN ('done', 'intended')"
     " AND intended <= :since AND :submitted <= ("

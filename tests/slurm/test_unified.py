@@ -125,3 +125,26 @@ def test_a_job_of_an_unknown_model_leaves_the_slow_gpus_once_fast_ones_are_idle(
         return runs_on(site, unknown) == ["v100-1"]
 
     site.until("it is tried on the fast GPUs", moved, seconds=180)
+
+
+def test_a_short_job_with_a_part_of_a_gpu_takes_that_of_a_long_one_which_comes_back(site: Mini) -> None:
+    """Of all GPUs one is left, which the long job has."""
+    site.configure(**{**SITE, "policy": {**SITE["policy"], "parts": True}})
+    whole = [submit(site, "alice", "20h", f"--gres=gpu:{gpus}") for gpus in ("k80:4", "v100:3")]
+    long = submit(site, "bob", "20h", "--gres=shard:10")
+    site.round()
+    site.until("all run", lambda: runs_on(site, *whole, long) == ["k80-1", "v100-1", "v100-1"])
+    other, short = submit(site, "bob", "19h", "--gres=shard:10"), submit(site, "carol", "10m", "--gres=shard:6")
+
+    for _ in range(2):  # the first asks the long job for a checkpoint
+        site.round()
+    site.until("the short one runs", lambda: site.state(short) == "RUNNING")
+    assert runs_on(site, *whole, long, other) == ["k80-1", "v100-1", "PENDING", "PENDING"]
+    assert "to go" in site.explained(long)
+
+    site.sure("scancel", short)
+    site.until("the short one has left", lambda: short not in site.queue())
+    for _ in range(2):
+        site.round()
+    site.until("one of the long ones runs", lambda: "v100-1" in runs_on(site, long, other))
+    site.configure(**SITE)

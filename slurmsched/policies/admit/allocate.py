@@ -5,8 +5,10 @@ Source: Mohan et al. (Synergy, OSDI 2022), section 4.2, steps 1 and 2 of Synergy
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobState, Reason, ReasonCode
@@ -96,6 +98,48 @@ def rates_of_part(knowledge: Knowledge, job: Job, types: Iterable[str]) -> Mappi
     request = job.original_request
     of_any_type = request.shards and not request.gpus and request.gpu_type is None
     return knowledge.rates_by_type(job, types, 1) if of_any_type else {}
+
+
+_NEARLY_AS_FAST: Final = 0.5
+"""Part of its rate on the type that it is due that a job has at least on another one, to start there instead."""
+
+
+def start_on_other_type(session: Session) -> None:
+    """Finish step: jobs that wait, though as many GPUs as they need are idle of the type that they are due, start on
+    idle GPUs of another type that is nearly as fast for them, the fastest first.
+
+    A market of GPUs does not see that these lack CPUs or memory. What is idle now all others have left.
+    """
+    due = session.entitlement.gpu_types
+    idle = session.free_at_minimum.idle_by_type() if due else Counter[str]()
+    for ranked in session.ranking if len(+idle) > 1 else ():
+        job, types = session.jobs[ranked.job], due.get(ranked.job, frozenset())
+        if len(types) != 1 or job.id in session.running or not session.needs_placement(job):
+            continue
+        (kind,) = types
+        if idle[kind] >= job.gpus and _start_on_fastest(session, job, kind, idle):
+            idle = session.free_at_minimum.idle_by_type()
+
+
+def _start_on_fastest(session: Session, job: Job, due: str, idle: Mapping[str, int]) -> bool:
+    """Place the job on the fastest other type that has room for it; return whether it is placed."""
+    known = session.situation.knowledge.rates_by_type(job, idle, job.gpus)
+    rates = {kind: known.get(kind, 1.0) for kind in idle}
+    enough = [kind for kind in idle if kind != due and idle[kind] >= job.gpus]
+    as_fast = [kind for kind in enough if rates[kind] >= _NEARLY_AS_FAST * rates[due]]
+    if not as_fast:
+        return False
+    session.demands.lift_restriction(job)
+    for kind in sorted(as_fast, key=lambda kind: -rates[kind]):
+        among = session.pools.of_type(kind)
+        placement = session.find_placement(
+            job, DemandLevel.BEST, session.free_as_planned, among
+        ) or session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, among)
+        if placement is not None:
+            session.allocate(job, placement)
+            return True
+    session.demands.restrict_all()
+    return False
 
 
 @dataclass(slots=True)

@@ -403,3 +403,35 @@ def test_a_job_whose_due_type_has_no_cpus_goes_to_the_next_best_idle_type(
     decision = policy("unified").decide(asked)
     assert decision.targets["2"].nodes == (goes_to,)
     assert set(decision.victims) == ({"2"} if goes_to == "n2" else set())
+
+
+TAKEN = job(4, 8, submit_time=4, on=[share("n2", 8, gpu_type="p100", cpus=8)])
+V100S = Request(gpus=4, cpus=4, gpu_type="v100")
+
+
+@pytest.mark.parametrize(
+    ("hint", "other", "guards", "starts_on"),
+    [
+        pytest.param("model=steep", {}, {}, "n2", id="where it is nearly as fast"),
+        pytest.param("model=steep", {}, {"starts_only": True}, "n2", id="also between two full rounds"),
+        pytest.param("model=even", {"others": (TAKEN,)}, {}, "n3", id="where it is as fast"),
+        pytest.param("", {"others": (TAKEN,)}, {}, "n3", id="nobody knows where it is faster"),
+        pytest.param("model=steep", {"others": (TAKEN,)}, {}, "", id="not where it takes ten times as long"),
+        pytest.param("model=steep", {"request": V100S}, {}, "", id="not where its owner does not want it"),
+        pytest.param("model=steep", {"cpus": 1}, {}, "n1", id="but on what it is due, if there are CPUs"),
+    ],
+)
+def test_a_job_that_is_due_gpus_without_cpus_starts_on_idle_ones_of_another_type(
+    hint: str, other: dict[str, Any], guards: dict[str, Any], starts_on: str
+) -> None:
+    beside = replace(BESIDE_NO_CPUS, allocations=(share("n1", 4, cpus=12),)) if "cpus" in other else BESIDE_NO_CPUS
+    request = other.get("request", Request(gpus=4, cpus=4))
+    waits = job(2, request=request, hint=f"{hint},duration=1h".lstrip(","), submit_time=2)
+    known = replace(THREE, models={**THREE.models, "even": KNOWN.models["even"]})
+    nodes = [node("n1"), node("n2", gpu_type="p100"), node("n3", gpu_type="k80")]
+    stays = {name: Reason(ReasonCode.ASKED_TO_STAY) for name in ("1", "4")}
+    jobs = [beside, waits, *other.get("others", ())]
+    decision = policy("unified").decide(situation(nodes, jobs, known, non_preemptible=stays, **guards))
+    target = decision.targets.get("2")
+    assert (",".join(target.nodes) if target else "") == starts_on
+    assert not decision.victims
