@@ -110,15 +110,22 @@ def start_on_other_type(session: Session) -> None:
 
     A market of GPUs does not see that these lack CPUs or memory. What is idle now all others have left.
     """
-    due = session.entitlement.gpu_types
+    due, failed = session.entitlement.gpu_types, set[tuple[Hashable, int]]()
     idle = session.free_at_minimum.idle_by_type() if due else Counter[str]()
     for ranked in session.ranking if len(+idle) > 1 else ():
         job, types = session.jobs[ranked.job], due.get(ranked.job, frozenset())
         if len(types) != 1 or job.id in session.running or not session.needs_placement(job):
             continue
         (kind,) = types
-        if idle[kind] >= job.gpus and _start_on_fastest(session, job, kind, idle):
+        if idle[kind] < job.gpus:
+            continue
+        attempt = session.attempt(job), id(session.situation.knowledge.rate_profile(job))
+        if attempt in failed:
+            continue
+        if _start_on_fastest(session, job, kind, idle):
             idle = session.free_at_minimum.idle_by_type()
+        else:
+            failed.add(attempt)
 
 
 def _start_on_fastest(session: Session, job: Job, due: str, idle: Mapping[str, int]) -> bool:
