@@ -14,6 +14,7 @@ from typing import Final
 
 from slurmsched.model import Job, JobId, RankedJob
 from slurmsched.model.reasons import format_gpu_hours
+from slurmsched.policies.admit.allocate import has_part
 from slurmsched.policies.admit.preempt import Preempt
 from slurmsched.policies.hadar.policy import DEFAULT_REMAINING
 from slurmsched.policies.orders import rank_by
@@ -66,22 +67,18 @@ def _size(situation: Situation, job: Job) -> float:
 
 def preempt_parts(session: Session) -> None:
     """Finish step: jobs with parts of GPUs that wait preempt others with parts that bid far less."""
-    if session.moves_left <= 0 or not any(_has_part(session.jobs[job]) for job in session.running):
+    if session.moves_left <= 0 or not any(has_part(session.jobs[job]) for job in session.running):
         return
     step = _PreemptParts(session)
     for ranked in session.ranking:
         job = session.jobs[ranked.job]
-        if _has_part(job) and session.needs_placement(job):
+        if has_part(job) and session.needs_placement(job):
             step.try_admit(job)
-
-
-def _has_part(job: Job) -> bool:
-    return bool(job.original_request.shards) and not job.original_request.gpus
 
 
 class _PreemptParts(Preempt):
     """Preempts jobs with parts of GPUs alone."""
 
-    def may_leave(self, running: Set[JobId]) -> Iterable[JobId]:
+    def _preemptible_among(self, running: Set[JobId]) -> Iterable[JobId]:
         jobs = self.session.jobs
-        return [job for job in running if _has_part(jobs[job]) and self.session.is_preemptible(job)]
+        return [job for job in running if has_part(jobs[job]) and self.session.is_preemptible(job)]

@@ -20,7 +20,7 @@ from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.restart import resize_running
 from slurmsched.policies.finish.spare import distribute_spare
-from slurmsched.policies.orders import FirstInFirstOut, IdleLast, never_preempts
+from slurmsched.policies.orders import FirstInFirstOut, IdleLast
 from slurmsched.policies.place.placement import NodeScore
 from slurmsched.policies.reasons import explain
 from slurmsched.policies.session import FinishStep, Session
@@ -257,18 +257,16 @@ class _OrderOfBoth:
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
         of_due = self.order.rank(replace(situation, jobs=self.due))
-        order = self.others_order or FirstInFirstOut()
-        between = len(of_due)
-        if self.others_order is not None:
-            of_due = tuple(sorted(of_due, key=lambda ranked: ranked.job not in self.given))
-            between = sum(ranked.job in self.given for ranked in of_due)
-        return (*of_due[:between], *order.rank(replace(situation, jobs=self.others)), *of_due[between:])
+        if self.others_order is None:
+            return (*of_due, *FirstInFirstOut().rank(replace(situation, jobs=self.others)))
+        first = [ranked for ranked in of_due if ranked.job in self.given]
+        last = [ranked for ranked in of_due if ranked.job not in self.given]
+        return (*first, *self.others_order.rank(replace(situation, jobs=self.others)), *last)
 
     def preemption_rule(self, situation: Situation) -> PreemptionRule:
         rule = self.order.preemption_rule(replace(situation, jobs=self.due))
-        of_others: PreemptionRule = never_preempts
-        if self.others_order is not None:
-            of_others = self.others_order.preemption_rule(replace(situation, jobs=self.others))
+        others_order = self.others_order or FirstInFirstOut()
+        of_others = others_order.preemption_rule(replace(situation, jobs=self.others))
 
         def preempts(newcomer: Job, running: Job) -> bool:
             if newcomer.original_request.gpus:

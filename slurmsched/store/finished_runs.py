@@ -40,10 +40,11 @@ _SHORTEST_SPAN, _LONGEST_SPAN = 60.0, _DAY
 _FIRST_HISTORY: Final = 14 * _DAY
 """Seconds of history that are read when there is none."""
 _OVERLAP: Final = 600.0
-_SHORT_OVERLAP: Final = 60.0
+"""Seconds that are read again, since slurmctld tells slurmdbd of an end later: up to `_AGAIN_EVERY` later."""
 _AGAIN_EVERY: Final = 300.0
-"""Seconds that are read again, since slurmctld tells slurmdbd of an end later: few by most questions, and by one every
-so many seconds those of an end that was told up to `_AGAIN_EVERY` late. Where thousands end, they take seconds."""
+"""Seconds in which one question reads so much again: where thousands end, that takes seconds."""
+_SHORT_OVERLAP: Final = 60.0
+"""Seconds that the other questions read again."""
 _PAGE: Final = 5_000
 """Runs that one question may bring before the next asks for a shorter time."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 300.0, 3600.0

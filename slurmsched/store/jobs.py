@@ -150,7 +150,8 @@ _OUR_REQUEUE_OF_THIS_RUN: Final = (
     "SELECT 1 FROM operations WHERE subject = :job AND verb = 'requeue' AND result != 'blocked' AND intended >="
     " (SELECT COALESCE(MAX(run_started), 0) FROM service WHERE job = :job) - :slack LIMIT 1"
 )
-_CLOCK_SLACK: Final = 5.0  # seconds that slurmctld's clock may be behind ours
+_CLOCK_SLACK: Final = 5.0
+"""Seconds that slurmctld's clock may be behind ours."""
 _OUR_REQUEUE: Final = (
     "SELECT 1 FROM operations AS requeue WHERE subject = :job AND verb = 'requeue' AND result IN ('done', 'intended')"
     " AND intended <= :since AND :submitted <= ("
@@ -160,8 +161,7 @@ _OUR_REQUEUE: Final = (
     "  AND run_started > requeue.intended AND run_started <= :submitted) LIMIT 1"
 )
 _MARKED_UNTIL: Final = (
-    "SELECT id FROM jobs WHERE state = 'finished' AND (held_by_us OR reshaped OR boosted)"
-    " AND held_by_us IN (0, 1) AND last_seen < ?"
+    "SELECT id FROM jobs WHERE state = 'finished' AND (held_by_us OR reshaped OR boosted) AND last_seen < ?"
 )
 _CLEAR_MARKS: Final = "UPDATE jobs SET held_by_us = 0, reshaped = 0, boosted = 0 WHERE id = ?"
 _DAY: Final = 86400.0

@@ -20,10 +20,6 @@ _UPDATE_EXPLANATION: Final = (
     "UPDATE jobs SET reason = :explanation, sentence = :sentence, target = NULL, rank = NULL, rank_key = ''"
     " WHERE id = :job"
 )
-_HELD: Final = (
-    "SELECT id FROM jobs WHERE held_by_us AND state != 'finished' UNION ALL SELECT id FROM jobs"
-    " WHERE state = 'finished' AND (held_by_us OR reshaped OR boosted) AND held_by_us = 1"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ def held_aside(database: Database, snapshot: Snapshot) -> Mapping[JobId, float]:
     since = set_aside_since(database)
     return {
         row["id"]: since.get(row["id"], since.get(row["id"].partition("_")[0], snapshot.time))
-        for row in database.rows(_HELD)
+        for row in database.rows("SELECT id FROM jobs WHERE held_by_us")
         if row["id"] not in snapshot.jobs_by_id and not snapshot.is_gone(row["id"])
     }
 

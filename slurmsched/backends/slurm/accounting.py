@@ -11,13 +11,13 @@ import secrets
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from slurmsched.backends.protocol import CLOCK_TOLERANCE, IDLE_PERCENT, BackendError, FinishedPage, Identity, Privilege
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import SlurmParseError
 from slurmsched.backends.slurm.records import (
+    format_time,
     or_empty,
     parse_count,
     parse_mebibytes,
@@ -112,16 +112,8 @@ def usage_query(since: float, until: float) -> tuple[str, ...]:
 
     slurmdbd adds up usage once an hour: the hour that has begun is not in it.
     """
-    start, end = (
-        datetime.fromtimestamp(at // _HOUR * _HOUR, UTC).strftime("%Y-%m-%dT%H:%M:%S") for at in (since, until)
-    )
-    report = (
-        "cluster",
-        "UserUtilizationByAccount",
-        f"Start={start}",
-        f"End={end}",
-        f"Format={','.join(_USED)}",
-    )
+    start, end = (format_time(at // _HOUR * _HOUR) for at in (since, until))
+    report = ("cluster", "UserUtilizationByAccount", f"Start={start}", f"End={end}", f"Format={','.join(_USED)}")
     return ("sreport", "-a", "-n", "-P", "-t", "Seconds", "-T", "gres/gpu", *report)
 
 
@@ -189,7 +181,7 @@ def finished_query(since: float, until: float, mark: str) -> tuple[str, ...]:
     sacct does not escape what owners wrote, so `mark`, a random text that nobody can know in advance, ends each column.
     Asked by final states, slurmdbd goes by the time of the end.
     """
-    start, end = (datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S") for at in (since, until))
+    start, end = format_time(since), format_time(until)
     states = "BOOT_FAIL,CANCELLED,COMPLETED,DEADLINE,FAILED,NODE_FAIL,OUT_OF_MEMORY,PREEMPTED,REQUEUED,TIMEOUT"
     options = ("-a", "-D", "-n", "-p", "--noconvert", f"--delimiter={mark}")
     return ("sacct", *options, "-S", start, "-E", end, "-s", states, "-o", ",".join(_RUN_COLUMNS))

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from slurmsched.backends.slurm.cluster import count_threads, parse_node_state
@@ -22,7 +21,15 @@ from slurmsched.backends.slurm.errors import SlurmParseError
 from slurmsched.backends.slurm.gres import Gres, count_shards, parse_gpus
 from slurmsched.backends.slurm.hostlist import expand_hostlist, expand_numbers, parse_ranges
 from slurmsched.backends.slurm.jobs import MAX_ARRAY_TASKS, parse_state
-from slurmsched.backends.slurm.records import JobRecord, RawAllocation, fewest_nodes, or_empty, parse_count, parse_tres
+from slurmsched.backends.slurm.records import (
+    JobRecord,
+    RawAllocation,
+    fewest_nodes,
+    format_time,
+    or_empty,
+    parse_count,
+    parse_tres,
+)
 from slurmsched.backends.slurm.squeue_table import SqueueRow
 from slurmsched.model import MILLI_PER_GPU, Gpu, JobState, Node, Reservation, Resources
 
@@ -209,10 +216,10 @@ def _fields(job: PyslurmValues) -> dict[str, str]:
             "BatchFlag": "1" if job["is_batch_job"] else "0",
             "Requeue": "1" if job["is_requeueable"] else "0",
             "Restarts": str(job["requeue_count"] or 0),
-            "SubmitTime": _format_time(job["submit_time"]),
-            "EligibleTime": _format_time(job["eligible_time"]),
-            "StartTime": _format_time(job["start_time"]),
-            "EndTime": _format_time(
+            "SubmitTime": _time_text(job["submit_time"]),
+            "EligibleTime": _time_text(job["eligible_time"]),
+            "StartTime": _time_text(job["start_time"]),
+            "EndTime": _time_text(
                 job["end_time"] if ends else None
             ),  # Slurm sets an end in a year for jobs without a limit
             "RunTime": f"0:{seconds // 60}:{seconds % 60}",
@@ -245,8 +252,8 @@ def _is_device(name: str, detail: Any) -> bool:
     return isinstance(detail, Mapping) if kind == _GPU else kind not in ("shard", "mps")
 
 
-def _format_time(at: int | None) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S") if at else "Unknown"
+def _time_text(at: int | None) -> str:
+    return format_time(at) if at else "Unknown"
 
 
 _SHARED_GRES: Final = ("gres/shard", "gres/mps")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from slurmsched.backends.slurm.errors import SlurmParseError
@@ -126,6 +126,11 @@ def parse_time(text: str | None) -> float | None:
         return datetime.fromisoformat(f"{value}+00:00").timestamp()
     except ValueError:
         raise SlurmParseError(f"not a time: {value[:40]!r}") from None
+
+
+def format_time(at: float) -> str:
+    """These unix seconds as Slurm writes them in UTC: `2026-11-21T01:23:08`."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def parse_tres(text: str | None) -> dict[str, str]:

@@ -73,15 +73,7 @@ class AllocateFastestPart(AllocateFree):
     known, on the fastest type that has room for it: for what the jobs with whole GPUs leave idle nobody else bids."""
 
     def _placement(self, job: Job) -> Placement | None:
-        session = self.session
-        for kind in self._fastest_first(job):
-            among = session.pools.of_type(kind)
-            placement = session.find_placement(
-                job, DemandLevel.BEST, session.free_as_planned, among
-            ) or session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, among)
-            if placement is not None:
-                return placement
-        return super()._placement(job)
+        return _on_first_with_room(self.session, job, self._fastest_first(job)) or super()._placement(job)
 
     def _fastest_first(self, job: Job) -> Sequence[str]:
         """Return the GPU types, the fastest for the job first; none if it is no such job, or they are equally fast."""
@@ -92,11 +84,27 @@ class AllocateFastestPart(AllocateFree):
         return sorted(types, key=lambda kind: -rates[kind]) if len(set(rates.values())) > 1 else ()
 
 
+def _on_first_with_room(session: Session, job: Job, types: Iterable[str]) -> Placement | None:
+    """Return the job's placement on the first of these GPU types that has room for it."""
+    for kind in types:
+        among = session.pools.of_type(kind)
+        placement = session.find_placement(
+            job, DemandLevel.BEST, session.free_as_planned, among
+        ) or session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, among)
+        if placement is not None:
+            return placement
+    return None
+
+
+def has_part(job: Job) -> bool:
+    """Return whether the job asks for a part of a GPU."""
+    return bool(job.original_request.shards) and not job.original_request.gpus
+
+
 def rates_of_part(knowledge: Knowledge, job: Job, types: Iterable[str]) -> Mapping[str, float]:
     """Return the rates on these types of a job that asks for a part of a GPU of any type; empty for other jobs, and
     where none is known."""
-    request = job.original_request
-    of_any_type = request.shards and not request.gpus and request.gpu_type is None
+    of_any_type = has_part(job) and job.original_request.gpu_type is None
     return knowledge.rates_by_type(job, types, 1) if of_any_type else {}
 
 
@@ -137,16 +145,12 @@ def _start_on_fastest(session: Session, job: Job, due: str, idle: Mapping[str, i
     if not as_fast:
         return False
     session.demands.lift_restriction(job)
-    for kind in sorted(as_fast, key=lambda kind: -rates[kind]):
-        among = session.pools.of_type(kind)
-        placement = session.find_placement(
-            job, DemandLevel.BEST, session.free_as_planned, among
-        ) or session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, among)
-        if placement is not None:
-            session.allocate(job, placement)
-            return True
-    session.demands.restrict_all()
-    return False
+    placement = _on_first_with_room(session, job, sorted(as_fast, key=lambda kind: -rates[kind]))
+    if placement is None:
+        session.demands.restrict(job)
+        return False
+    session.allocate(job, placement)
+    return True
 
 
 @dataclass(slots=True)

@@ -239,12 +239,12 @@ class Preempt:
             self._queue = self._without_evicted(self._queue) if self._queue is not None else self._all_preemptible()
         return self._queue
 
-    def may_leave(self, running: Set[JobId]) -> Iterable[JobId]:
+    def _preemptible_among(self, running: Set[JobId]) -> Iterable[JobId]:
         """Return those of these running jobs that may be preempted at all."""
         return filter(self.session.is_preemptible, running - self.session.entitlement.movable_only)
 
     def _all_preemptible(self) -> VictimQueue:
-        return VictimQueue.of(self.session, self.may_leave({*self.session.running, *self.session.shrunk}))
+        return VictimQueue.of(self.session, self._preemptible_among({*self.session.running, *self.session.shrunk}))
 
     def _without_evicted(self, queue: VictimQueue) -> VictimQueue:
         """Return the queue of all preemptible jobs from an earlier one. Nobody else runs since then, but for those who
@@ -255,7 +255,7 @@ class Preempt:
             job, has = queue.jobs[number], queue.allocations[number]
             stay[number] = running.get(job) is has or shrunk.get(job) is has
         left = queue.those(np.flatnonzero(stay))
-        restarted = [*self.may_leave(shrunk.keys() - {*left.jobs})] if shrunk else []
+        restarted = [*self._preemptible_among(shrunk.keys() - {*left.jobs})] if shrunk else []
         return left.with_others(VictimQueue.of(session, restarted), session) if restarted else left
 
     def _large_victims(self, job: Job, queue: VictimQueue) -> VictimQueue:

@@ -203,6 +203,11 @@ class DemandCache:
         self._unrestricted.add(job.id)
         self._by_job.pop(job.id, None)
 
+    def restrict(self, job: Job) -> None:
+        """Restrict the job again to what it is due."""
+        self._unrestricted.discard(job.id)
+        self._by_job.pop(job.id, None)
+
     def restrict_all(self) -> None:
         """Restrict every job again to what it is due."""
         for job in self._unrestricted:
