@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Final
 
@@ -121,6 +121,8 @@ _ROW_DIGEST: Final = 16
 """Bytes: no two texts with the same digest can be found."""
 _BATCH_SIZE: Final = 200
 """Jobs per query with wide columns: their records stay under 40 MB of memory."""
+_FEWEST_OF_STEP: Final = 5
+"""Tasks that `squeue -r` shows of a record whose tasks are told by a step: Slurm writes six or more so."""
 _MOST_NAMED: Final = 1_000
 """Jobs that a query names at most, of which each makes slurmctld list all jobs; for more jobs the table is read."""
 
@@ -223,8 +225,18 @@ def read_squeue(
         wide = frozenset[str]().union(*(row.truncated for row in batch)) - _PREFIX_COLUMNS
         numbers = {row.number for row in batch}
         widened = _query(commands, [_single_id(row) for row in batch], wide)
-        by_number.update((row.number, row) for row in widened if row.number in numbers)
+        by_number.update(
+            (row.number, _with_tasks_of(by_number[row.number], row)) for row in widened if row.number in numbers
+        )
     return by_number
+
+
+def _with_tasks_of(narrow: SqueueRow, wide: SqueueRow) -> SqueueRow:
+    """The wide row, with the tasks that an array's record was found to stand for: squeue shows all that are pending."""
+    if "ArrayTaskID" not in narrow.replaced:
+        return wide
+    found = {"ArrayTaskID": narrow.replaced["ArrayTaskID"]}
+    return replace(wide, truncated=wide.truncated - found.keys(), replaced={**wide.replaced, **found})
 
 
 _ORIGIN_COLUMNS: Final[Mapping[str, int]] = {
@@ -363,13 +375,27 @@ def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict
     rows: dict[str, SqueueRow] = {}
     for first in range(0, len(names), _MOST_NAMED):
         rows |= {row.number: row for row in _query(commands, names[first : first + _MOST_NAMED], ())}
-    changed = {row.value("ArrayJobID") for row in rows.values()}
-    for number in changed & array_tasks.keys():
+    changed = array_tasks.keys() & {row.value("ArrayJobID") for row in rows.values()}
+    steps = {number: task for number in changed if (task := _next_of_step(array_tasks[number]))}
+    ends = [f"{number}_{task}" for number, task in steps.items()]
+    for first in range(0, len(ends), _MOST_NAMED):
+        for row in _query(commands, ends[first : first + _MOST_NAMED], ()):
+            if row.value("ArrayTaskID").partition("%")[0] == steps.get(row.number):
+                array_tasks[row.number].append(steps[row.number])
+    for number in changed:
         row = table[number]
         throttle = "".join(row.value("ArrayTaskID").partition("%")[1:])
         remaining = {**row.replaced, "ArrayTaskID": ",".join(array_tasks[number]) + throttle}
         rows[number] = replace(row, truncated=row.truncated - {"ArrayTaskID"}, replaced=remaining)
     return rows
+
+
+def _next_of_step(tasks: Sequence[str]) -> str:
+    """The task that may be missing: `squeue -r` leaves out the last one of a record whose tasks are told by a step, as
+    `0-12:2` (25.11), which are six or more."""
+    numbers = [int(task) for task in tasks]
+    steps = {later - task for task, later in pairwise(numbers)}
+    return str(numbers[-1] + steps.pop()) if len(numbers) >= _FEWEST_OF_STEP and len(steps) == 1 else ""
 
 
 def _query_tasks(commands: Commands, arrays: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -125,6 +125,42 @@ def test_a_waiting_task_that_was_changed_by_itself_is_read_although_squeue_shows
         assert (table["6"].text("ReqNodes"), table["5"].text("ReqNodes")) == ("n1", "")
 
 
+@pytest.mark.parametrize(
+    ("shown", "last", "tasks"),
+    [
+        pytest.param([2, 4, 6, 8, 10], 12, [2, 4, 6, 8, 10, 12], id="the last of a step is missing"),
+        pytest.param([2, 4, 6, 8, 10, 12], None, [2, 4, 6, 8, 10, 12], id="it is there, as Slurm wrote no step"),
+        pytest.param([2, 3, 4, 5, 6], None, [2, 3, 4, 5, 6], id="no step"),
+        pytest.param([2, 4, 6], 8, [2, 4, 6], id="too few for Slurm to write a step"),
+    ],
+)
+@pytest.mark.parametrize("wckey", ["own", "x" * 40])
+def test_the_last_task_of_a_step_which_squeue_leaves_out_is_read(
+    shown: list[int], last: int | None, tasks: list[int], wckey: str
+) -> None:
+    """With a column that is read again and wider too: squeue then shows all waiting tasks of the array once more."""
+    every = ",".join(map(str, [0, *tasks]))
+    combined = FakeSlurm([FakeJob(5, array=f"5_{every}%3", wckey=wckey), FakeJob(8)])
+    apart = FakeSlurm([FakeJob(6, array="5_0")])
+    end = FakeSlurm([FakeJob(5, array=f"5_{last}")] if last else [FakeJob(99)])
+    numbers = "".join(f"{number:<12}{5:<12}{task:<12}\n" for number, task in ((6, 0), *((5, task) for task in shown)))
+
+    def squeue(argv, given, timeout, env):  # type: ignore[no-untyped-def]
+        if "-r" in argv:
+            return CommandResult(0, numbers, "", numbers.encode())
+        return {"5_0": apart, f"5_{shown[-1] + shown[1] - shown[0]}": end}.get(argv[-1], combined)(
+            argv, given, timeout, env
+        )
+
+    table = read_squeue(Commands(5, runner=squeue))
+    assert {number: row.text("ArrayTaskID") for number, row in table.items()} == {
+        "5": f"{','.join(map(str, tasks))}%3",
+        "6": "0",
+        "8": "N/A",
+    }
+    assert table["5"].text("WCKey") == wckey
+
+
 def test_hundreds_of_such_tasks_are_one_query_since_slurmctld_lists_all_jobs_for_each() -> None:
     combined = FakeSlurm([FakeJob(5, array="5_900-901")])
     apart = FakeSlurm([FakeJob(6 + task, array=f"5_{task}") for task in range(900)])
