@@ -12,7 +12,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
@@ -33,6 +33,7 @@ HINTS: Final = (
     "", "ckpt=usr1@1", "ckpt=usr1@1,model=resnet50", "task=language", "ckpt=usr1@1,duration=10s", "move=no",
     "ckpt=none",
 )  # fmt: skip
+TIMES: Final = {"period": 2.0, "early_interval": 1.0, "settle_interval": 0.5, "settle_timeout": 20.0}
 SCRIPT: Final = (
     "#!/bin/bash\ntrap : USR1\nend=$((SECONDS + $1))\nwhile ((SECONDS < end)); do sleep 0.5 & wait $!; done\n"
 )
@@ -47,9 +48,13 @@ since = float(sys.argv[1])
 requeues = store.execute("SELECT id, subject, sentence, finished FROM operations"
                          " WHERE verb = 'requeue' AND result = 'done'")
 sentences = dict(store.execute("SELECT id, sentence FROM jobs WHERE sentence IS NOT NULL"))
-print(json.dumps({"round": round_, "starts": starts, "requeues": requeues.fetchall(), "sentences": sentences}))
+targets = {job: [share["node"] for share in json.loads(target)["shares"]]
+           for job, target in store.execute("SELECT id, target FROM jobs WHERE target IS NOT NULL")}
+print(json.dumps({"round": round_, "starts": starts, "requeues": requeues.fetchall(), "sentences": sentences,
+                  "targets": targets}))
 """
-"""Whether a round began since and has ended, what rounds did, and what `synsched explain` tells of all jobs at once."""
+"""Whether a round began since and has ended, what rounds did, what `synsched explain` tells of all jobs at once, and
+where they should run."""
 CODES: Final = {
     code.value: re.compile(re.sub(r"\\{.*?\\}", ".*", re.escape(sentence)))
     for code, sentence in REASON_SENTENCES.items()
@@ -58,10 +63,14 @@ KEEPS_NODES: Final = frozenset(
     {"promised_start", "expected_start", "nodes_drain", "freed_soon", "freed_now", "awaits_checkpoint", "starting"}
 )
 """Reasons of a job that waits for nodes that are kept for it."""
+RELEASED: Final = frozenset({"starting", "freed_now"})
+"""Reasons of a job that is released or is so next, on nodes that nobody else has."""
 NO_LACK: Final = frozenset(
     {"behind_promise", "behind_drain", "stalled", "like_refused", "refused", "unmanaged", "overtaken"}
 )
 """Reasons that say why a job waits beside resources on which it would fit."""
+HELD: Final = ("0", "0.0000000000", "0.00000000000000")
+"""The priority of a job that is held, as releases of Slurm print it."""
 NOT_YET: Final = frozenset({"user_hold", "dependency", "begin_time", "array_limit"})
 """Reasons for which it could not start on an empty cluster; whether they are true is seen in Slurm."""
 
@@ -90,6 +99,12 @@ class Idle:
     gpus: int
     cpus: int
     memory: int
+
+    def less(self, taken: Idle) -> Idle:
+        """What was idle beside that."""
+        return replace(
+            self, gpus=self.gpus - taken.gpus, cpus=self.cpus - taken.cpus, memory=self.memory - taken.memory
+        )
 
     def least(self, other: Idle) -> Idle:
         """What was idle both times."""
@@ -191,6 +206,21 @@ def idle_nodes(site: Mini) -> dict[str, Idle]:
     return nodes
 
 
+def passed_by(site: Mini, since: float) -> Iterator[tuple[str, Idle]]:
+    """What jobs had that both started and ended since then, on each of their nodes: no look shows it."""
+    text = site.sure(
+        "env", "SLURM_TIME_FORMAT=%s", "sacct", "-a", "-n", "-P", "-X", "-D", "-S", "now-1minutes", "-o",
+        "Start,End,NodeList,AllocTRES",
+    )  # fmt: skip
+    for start, end, names, tres in (line.split("|") for line in text.splitlines()):
+        if not (start.isdecimal() and end.isdecimal() and int(start) + 1 >= since):
+            continue
+        has = dict(word.split("=", 1) for word in tres.split(",") if "=" in word)
+        gpus, cpus = (int(has.get(name, 0)) for name in ("gres/gpu", "cpu"))
+        for name in expand_hostlist(names):
+            yield name, Idle("", 1, gpus, cpus, 0)
+
+
 def waiting_jobs(site: Mini) -> dict[str, dict[str, str]]:
     """Managed jobs that Slurm shows as pending, with its own reason; by id as `explain` takes it."""
     columns = ("JobArrayID", "State", "Reason", "Partition", "Dependency", "Priority", "EligibleTime", "RestartCnt")
@@ -228,29 +258,34 @@ def true_of(code: str, job: Mapping[str, str]) -> bool:
 def rounds(site: Mini, jobs: Mapping[str, Drawn], earlier_starts: int) -> Counts:
     """Look at Slurm before and after each of so many rounds of the daemon."""
     counts, troubled, idle = Counts(), dict[tuple[str, str], int](), dict[str, Idle]()
-    first, ends, decided = 0.0, list[float](), dict[str, Any]()
+    first, told = 0.0, list[tuple[float, Mapping[str, str]]]()
     for number in range(ROUNDS):
-        before = idle_nodes(site)
+        before, began = idle_nodes(site), float(site.sure("date", "+%s.%N"))
         decided = after_a_round(site)
         first = first or decided["began"]
-        ends.append(float(site.sure("date", "+%s.%N")))
+        told.append((float(site.sure("date", "+%s.%N")), decided["sentences"]))
         after, waiting = idle_nodes(site), waiting_jobs(site)
         still = {name: before[name].least(after[name]) for name in after}
+        for name, taken in passed_by(site, began):
+            still[name] = still[name].less(taken)
         throughout = {name: node.least(idle.get(name, node)) for name, node in still.items()}
         idle = still
         counts.idle_gpus.append(sum(node.gpus for node in throughout.values()))
-        trouble = set(unexplained(waiting, decided["sentences"], jobs, throughout, counts))
+        trouble = set(unexplained(waiting, decided, jobs, throughout, counts))
         troubled = {one: troubled.get(one, 0) + 1 for one in trouble}
         for job, what in (one for one, times in troubled.items() if times == (3 if one[1].startswith("fits") else 2)):
             said = site.synsched("explain", job).out.strip()
             where = counts.idle_without_reason if what.startswith("fits") else counts.held_without_reason
-            told = decided["sentences"].get(job)
-            where.append(f"round {number}: job {job} {jobs.get(number_of(job))}: {what}; {told}; now {said}")
+            released = {one: decided["targets"].get(one) for one, row in waiting.items() if row["Priority"] not in HELD}
+            where.append(
+                f"round {number}: job {job} {jobs.get(number_of(job))}: {what}; {decided['sentences'].get(job)};"
+                f" now {said}\nidle {throughout}\nreleased {released}"
+            )
     counts.starts = decided["starts"] - earlier_starts
     requeues = [row for row in decided["requeues"] if row[3] >= first]
     counts.requeues = len(requeues)
     time.sleep(1)
-    counts.lost += lost(site, requeues, ends)
+    counts.lost += lost(site, requeues, told)
     return counts
 
 
@@ -267,18 +302,23 @@ def after_a_round(site: Mini) -> dict[str, Any]:
 
 
 def unexplained(
-    waiting: Mapping[str, Mapping[str, str]], sentences: Mapping[str, str], jobs: Mapping[str, Drawn],
+    waiting: Mapping[str, Mapping[str, str]], decided: Mapping[str, Any], jobs: Mapping[str, Drawn],
     idle: Mapping[str, Idle], counts: Counts,
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """The jobs that we hold without a reason, or with one that is not true, and those that would fit."""
+    """The jobs that we hold without a reason, or with one that is not true, and those that would fit. Nodes of jobs
+    that are released are theirs, until Slurm has started them."""
+    sentences: Mapping[str, str] = decided["sentences"]
     codes = {job: code_of(sentences.get(job, "")) for job in waiting}
     kept = {
         name for job, code in codes.items() if code in KEEPS_NODES for name in re.findall(r"\w+-\d+", sentences[job])
     }
+    kept |= {
+        node for job, row in waiting.items() if row["Priority"] not in HELD for node in decided["targets"].get(job, ())
+    }
     for job, row in waiting.items():
         code = codes[job]
         counts.reasons[code or "none"] += 1
-        if row["Priority"] not in ("0", "0.0000000000", "0.00000000000000"):
+        if row["Priority"] not in HELD:
             continue
         drawn = jobs.get(number_of(job))
         if drawn is not None and "-H" in drawn.options and row["Reason"] == "JobHeldUser" and code in ("", "user_hold"):
@@ -296,9 +336,12 @@ def unexplained(
                 yield job, f"fits on {','.join(free)}"
 
 
-def lost(site: Mini, requeues: Sequence[Sequence[Any]], ends: Sequence[float]) -> Iterator[str]:
+def lost(
+    site: Mini, requeues: Sequence[Sequence[Any]], told: Sequence[tuple[float, Mapping[str, str]]]
+) -> Iterator[str]:
     """The jobs that lost their places, while until the end of the round after the next none of those for which they
-    did started, and they did not return themselves."""
+    did started, and they did not return themselves. One that is released by then has as long as rounds wait for it:
+    when a released job starts is up to Slurm. `told` are the ends of rounds and what was told of jobs then."""
     text = site.sure(
         "env", "SLURM_TIME_FORMAT=%s", "sacct", "-a", "-n", "-P", "-X", "-D", "-S", "now-1hours", "-o", "JobID,Start"
     )
@@ -306,13 +349,17 @@ def lost(site: Mini, requeues: Sequence[Sequence[Any]], ends: Sequence[float]) -
     for job, start in (line.split("|") for line in text.splitlines()):
         starts.setdefault(job, []).append(int(start) if start.isdecimal() else 0)
     for _, victim, sentence, at in requeues:
-        later = [end for end in ends if end > at][2:3]
-        if not later:
+        later = [one for one in told if one[0] > at]
+        if len(later) < 3:
             continue
         newcomers = set(re.findall(r"[\d_]+", "".join(re.findall(r"(?:gives way to|for) jobs? ([\d_, ]+)", sentence))))
         known = [start for job in (victim, *newcomers) for start in starts.get(job, ())]
-        if not any(int(at) <= start <= later[0] + 1 for start in known):
-            yield f"job {victim} was requeued at {at}, and none of {newcomers} started: {sentence}"
+        end, sentences = later[2]
+        if any(code_of(sentences.get(job, "")) in RELEASED for job in newcomers):
+            end = max(end, at + TIMES["settle_timeout"])
+        if end <= told[-1][0] and not any(int(at) <= start <= end + 1 for start in known):
+            history = [(round(end - at), [sentences.get(job) for job in newcomers]) for end, sentences in later[:8]]
+            yield f"job {victim} was requeued at {at}, and none of {newcomers} started: {sentence}; then {history}"
 
 
 @pytest.mark.parametrize("order", [*ORDERS, *OWN_ORDERS])
@@ -321,10 +368,9 @@ def test_random_jobs_on_a_full_cluster_all_have_a_plan_and_no_gpu_idles_without_
 ) -> None:
     policy: dict[str, object] = {"system": order} if order in OWN_ORDERS else {"system": "synergy", "order": order}
     policy |= {"las_queues": [20, 200]} if order == "las" else {}
-    times = {"period": 2, "early_interval": 1, "settle_interval": 0.5, "settle_timeout": 20}
     guards = {"min_run_time": 2, "restart_cost": 5, "moves_per_round": 8}
     mini.configure(
-        manage=SETTINGS["manage"], rounds={"mode": "enforce", **times}, policy=policy, guards=guards,
+        manage=SETTINGS["manage"], rounds={"mode": "enforce", **TIMES}, policy=policy, guards=guards,
         checkpoint={"lead": 1},
     )  # fmt: skip
     randomness, began = random.Random(order), time.monotonic()
