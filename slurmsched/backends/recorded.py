@@ -11,7 +11,7 @@ import os
 import secrets
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from slurmsched.model import (
     EncodingError,
     Job,
     JobId,
+    ListEncoder,
     Operation,
     Outcome,
     Result,
@@ -27,6 +28,7 @@ from slurmsched.model import (
     Snapshot,
     decode,
     encode,
+    encode_with,
 )
 
 RECORDING_SUFFIX: Final = ".round"
@@ -64,13 +66,25 @@ def pack_recording(snapshot: Snapshot, state: SchedulerState) -> bytes:
 
 
 class RecordingPacker:
-    """Packs one round after the other: a job of which nothing but the run time has changed is not encoded again."""
+    """Packs one round after the other: a job of which nothing but the run time has changed is not encoded again, nor
+    is a node that has not changed."""
 
     def __init__(self) -> None:
         self._known: dict[JobId, tuple[Job, str, str]] = {}
+        self._nodes = ListEncoder()
 
     def pack(self, snapshot: Snapshot, state: SchedulerState) -> bytes:
         """The bytes of a recording, equal to those of `pack_recording`."""
+        jobs, nodes = secrets.token_hex(), secrets.token_hex()  # the longest texts are put in once, at the end
+        recording = Recording(snapshot, state)
+        recorded = encode_with(recording, {"snapshot": encode_with(snapshot, {"jobs": jobs, "nodes": nodes})})
+        stored = encode_with(_StoredRecording(_VERSION, recording), {"recording": recorded})
+        before, _, rest = stored.partition(jobs)
+        between, _, after = rest.partition(nodes)
+        texts = (before, self._encode_jobs(snapshot), between, self._nodes.encode(snapshot.nodes), after)
+        return zlib.compress("".join(texts).encode())
+
+    def _encode_jobs(self, snapshot: Snapshot) -> str:
         jobs = dict[JobId, tuple[Job, str, str]]()
         texts = []
         for job in snapshot.jobs:
@@ -81,11 +95,7 @@ class RecordingPacker:
             jobs[job.id] = last
             texts.append(f"{last[1]}{_RUN_TIME}{json.dumps(job.run_time)},{last[2]}")
         self._known = jobs
-        mark = secrets.token_hex()
-        others = encode(_StoredRecording(_VERSION, Recording(replace(snapshot, jobs=(), cluster=mark), state)))
-        head, _, tail = others.partition(f'"cluster":"{mark}","jobs":[]')
-        here = f'"cluster":{json.dumps(snapshot.cluster)},"jobs":[{",".join(texts)}]'
-        return zlib.compress(f"{head}{here}{tail}".encode())
+        return f"[{','.join(texts)}]"
 
 
 _RUN_TIME: Final = '"run_time":'

@@ -116,12 +116,16 @@ class ListEncoder:
 
     def encode(self, values: Iterable[object]) -> str:
         """Returns what `encode` does of a list."""
+        return f"[{','.join(self.encode_each(values))}]"
+
+    def encode_each(self, values: Iterable[object]) -> list[str]:
+        """Returns what `encode` does of each value."""
         last, known, each = self._known, dict[int, tuple[object, str]](), list[str]()
         for value in values:
             of_value = known[id(value)] = last.get(id(value)) or (value, encode(value))
             each.append(of_value[1])
         self._known = known
-        return f"[{','.join(each)}]"
+        return each
 
 
 def decode(target_type: type[T], text: str | bytes) -> T:

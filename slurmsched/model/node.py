@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import is_
+from typing import Generic, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +109,16 @@ class Node:
         )
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SameNodes:
-    """Nodes that equal others if they are the same objects, as those are that have not changed since the last poll: a
-    key for what is computed of them, by which ten thousand nodes are compared in a millisecond."""
+OfNode = TypeVar("OfNode")
 
-    nodes: tuple[Node, ...]
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SameNodes(Generic[OfNode]):
+    """Nodes, or what is told of each, that equal others if they are the same objects, as those are that have not
+    changed since the last poll: a key for what is computed of them, by which ten thousand are compared in a
+    millisecond."""
+
+    nodes: tuple[OfNode, ...]
 
     def __hash__(self) -> int:
         return hash(tuple(map(id, self.nodes)))

@@ -41,7 +41,7 @@ from slurmsched.knowledge.speed import SensitivityMatrix
 from slurmsched.model import Job, JobId, Reason, ReasonCode
 from slurmsched.model.reasons import format_gpu_hours
 from slurmsched.policies.admit.promise import KeptPromise
-from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
+from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools, pools_of
 from slurmsched.policies.finish.defragment import make_room
 from slurmsched.policies.gandiva_fair.tickets import build_ticket_registry, build_ticket_tree, divide_by_tickets
 from slurmsched.policies.hadar.policy import HadarPrices
@@ -239,7 +239,7 @@ class _Bids:
 
     def __init__(self, situation: Situation, counts: Mapping[JobId, float], owners: _Owners) -> None:
         self._situation, self._counts, self._owners = situation, counts, owners
-        self._pools = FreeResources.of_snapshot(situation.snapshot).pools
+        self._pools = pools_of(situation.snapshot)
         self._row_of: Mapping[JobId, int] = {}
         self._types: tuple[str, ...] = ()
         self._sizes: Sequence[float] = ()

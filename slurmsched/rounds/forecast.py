@@ -11,7 +11,7 @@ from heapq import nlargest
 from slurmsched.model import Job, JobId, JobState, Node, NodeAllocation, Promise, Request, Resources, Snapshot
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import Gang, gang_of
-from slurmsched.policies.cluster.resources import FreeResources
+from slurmsched.policies.cluster.resources import pools_of
 from slurmsched.rounds.scope import EligibleNodeCache
 
 
@@ -109,7 +109,7 @@ class WaitForecast:
 
     @cached_property
     def _eligibility(self) -> Eligibility:
-        return Eligibility(FreeResources.of_snapshot(self.snapshot).pools, self.snapshot, self.usable)
+        return Eligibility(pools_of(self.snapshot), self.snapshot, self.usable)
 
     @cached_property
     def _free(self) -> dict[str, tuple[Resources, Counter[str]]]:

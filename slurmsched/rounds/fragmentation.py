@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from slurmsched.model import (
     NodeState,
     NodeUsage,
     Request,
+    SameNodes,
     Snapshot,
 )
 from slurmsched.model.reasons import pluralise
@@ -42,7 +44,13 @@ _CAUSES: Final = {
 
 def with_fragments(overview: ClusterOverview, usual: Iterable[tuple[Request, int]]) -> ClusterOverview:
     """Return the overview of the cluster with its fragmentation for the usual requests (with their counts)."""
-    return replace(overview, fragments=measure_fragments(overview.nodes, usual))
+    return replace(overview, fragments=_measured(SameNodes(overview.nodes), tuple(usual)))
+
+
+@lru_cache(maxsize=1)
+def _measured(same: SameNodes[NodeUsage], usual: tuple[tuple[Request, int], ...]) -> ClusterFragmentation:
+    """Return what `measure_fragments` does: in most rounds the same as in the last one."""
+    return measure_fragments(same.nodes, usual)
 
 
 def measure_fragments(nodes: Sequence[NodeUsage], usual: Iterable[tuple[Request, int]]) -> ClusterFragmentation:

@@ -101,7 +101,7 @@ def partition_totals(snapshot: Snapshot) -> dict[str, PartitionTotals]:
 
 @lru_cache(maxsize=2)
 def _partition_totals(
-    of: SameNodes, partitions: tuple[tuple[str, Collection[str]], ...]
+    of: SameNodes[Node], partitions: tuple[tuple[str, Collection[str]], ...]
 ) -> Mapping[str, PartitionTotals]:
     if not of.nodes:
         return {}

@@ -187,7 +187,9 @@ class Database:
     def rows(self, query: str, parameters: Parameters = ()) -> list[dict[str, Any]]:
         """The result of a query, one dict per row; SQLite types each value by itself, hence `Any`."""
         with translate_sqlite_errors(self.path):
-            return [_Row(row) for row in self._database.query(query, parameters)]
+            found = self._database.conn.execute(query, parameters)
+            columns = [column for column, *_ in found.description or ()]
+            return [_Row(zip(columns, row, strict=True)) for row in found]
 
     def rows_of_jobs(self, query: str, jobs: Iterable[str], parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """The result for these jobs only: `{jobs}` in the query, before all parameters, stands for their ids."""

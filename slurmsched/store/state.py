@@ -116,7 +116,7 @@ class StateStore:
         """Those of the snapshots that are recorded."""
         self._finished_runs = finished_runs or FinishedRuns(database)
         self._columns = JobColumns()
-        self._nodes = ListEncoder()
+        self._nodes, self._fragments = ListEncoder(), ListEncoder()
 
     def load_state(self, snapshot: Snapshot, policy: str, *, lengths: bool = False) -> SchedulerState:
         """The state that earlier rounds left for the jobs in the snapshot, and the state of `policy`; with `lengths`
@@ -244,7 +244,10 @@ class StateStore:
 
     def _encoded(self, overview: ClusterOverview) -> str:
         """What `encode` returns: most of thousands of nodes are used as in the last round."""
-        return encode_with(overview, {"nodes": self._nodes.encode(overview.nodes)})
+        texts = {"nodes": self._nodes.encode(overview.nodes)}
+        if overview.fragments is not None:
+            [texts["fragments"]] = self._fragments.encode_each([overview.fragments])
+        return encode_with(overview, texts)
 
     def record_events(
         self,

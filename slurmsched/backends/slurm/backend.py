@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -97,6 +97,7 @@ class ClusterReader:
         self._limits: tuple[float, Limits] | None = None
         self._preempting_qos: tuple[float, frozenset[str] | None] | None = None
         self._narrowed = _NarrowedForms()
+        self._counted = _CountedNodes()
 
     def poll(self) -> PollResult:
         """Reads the whole cluster. Raises BackendError."""
@@ -127,8 +128,7 @@ class ClusterReader:
             jobs = tuple(map(without_memory, jobs))
         associations, unread = self._read_associations(time)
         shown = (node for node in view.nodes if node.name != PLACEHOLDER)
-        nodes = (with_cpu_units(node, configuration.select_parameters) for node in shown)
-        counted = count_shards_by_job(nodes, jobs)
+        counted = count_shards_by_job(self._counted.of(shown, configuration.select_parameters), jobs)
         snapshot = Snapshot(
             time=time,
             nodes=tuple(_with_reservations(counted, Reservation.active(view.reservations, time))),
@@ -230,6 +230,24 @@ class _NarrowedForms:
         read = {id(forms[job]): forms[job] for job in able}
         self._known = {key: self._known.get(key) or (form, replace(form, narrows=True)) for key, form in read.items()}
         return {**forms, **{job: self._known[id(forms[job])][1] for job in able}}
+
+
+@dataclass(slots=True)
+class _CountedNodes:
+    """The nodes of the last poll as Slurm counts their CPUs, by the address of the node that was read; it is kept with
+    them. One that has not changed is the same object from poll to poll."""
+
+    _parameters: Collection[str] = ()
+    _known: dict[int, tuple[Node, Node]] = field(default_factory=dict)
+
+    def of(self, nodes: Iterable[Node], select_parameters: Collection[str]) -> Sequence[Node]:
+        """The nodes, each as `with_cpu_units` returns it."""
+        last = self._known if select_parameters == self._parameters else {}
+        self._parameters = select_parameters
+        self._known = {
+            id(node): last.get(id(node)) or (node, with_cpu_units(node, select_parameters)) for node in nodes
+        }
+        return [counted for _, counted in self._known.values()]
 
 
 class SlurmBackend:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
@@ -159,11 +160,11 @@ class CommandJobReader:
         return records, set_aside
 
     def read_jobs(
-        self, commands: Commands, limits: ClusterLimits
+        self, commands: Commands, limits: ClusterLimits, table: dict[str, SqueueRow]
     ) -> tuple[list[ParsedJob], list[SetAsideJob], list[str]]:
-        """All jobs, those that cannot be read or parsed, and warnings, as `parse_jobs` of all records gives them; what
-        was parsed at the last poll and has not changed since is not parsed again. Raises BackendError."""
-        table = read_squeue(commands)
+        """All jobs of squeue's table, those that cannot be read or parsed, and warnings, as `parse_jobs` of all records
+        gives them; what was parsed at the last poll and has not changed since is not parsed again. A job that is read
+        again replaces its row in the table. Raises BackendError."""
         shown, known = dict(table), self._parsed.unchanged(table, limits)
         needing = {
             number
@@ -263,12 +264,15 @@ class CommandSource:
     def read(self, commands: Commands, configuration: SlurmctldConfiguration, *, with_partitions: bool) -> ClusterView:
         """See `PollSource`."""
         partition_info = read_partitions(commands, configuration) if with_partitions else None
-        reservations, odd_reservations = parse_each(
-            "reservation", read_lines(commands, "reservation"), parse_reservation
-        )
-        nodes, odd_nodes = parse_each("node", read_lines(commands, "node", "-a", "-d", "-o"), self.nodes.parse)
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            table = beside.submit(read_squeue, commands)  # of ten thousand nodes and jobs each takes a second
+            reservations, odd_reservations = parse_each(
+                "reservation", read_lines(commands, "reservation"), parse_reservation
+            )
+            nodes, odd_nodes = parse_each("node", read_lines(commands, "node", "-a", "-d", "-o"), self.nodes.parse)
         self.nodes.end_poll()
-        jobs, set_aside, longer = self.jobs.read_jobs(commands, limits_from_totals(node.total for node in nodes))
+        totals = limits_from_totals(node.total for node in nodes)
+        jobs, set_aside, longer = self.jobs.read_jobs(commands, totals, table.result())
         oddities = (*odd_reservations, *odd_nodes, *longer)
         return ClusterView(nodes, jobs, set_aside, partition_info, oddities, reservations=tuple(reservations))
 

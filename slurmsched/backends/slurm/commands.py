@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Final, Protocol
 
 from slurmsched.backends.protocol import BackendError, CallCounts, UnreachableError
@@ -113,6 +114,7 @@ class Commands:
         self._timeout = timeout
         self._env = command_environment(slurm_conf)
         self._runner = runner
+        self._counting = Lock()
 
     def read(self, *argv: str) -> str:
         """The standard output of a command that only reads. Raises BackendError."""
@@ -122,7 +124,8 @@ class Commands:
         """The result of a command that only reads and succeeds. Raises BackendError."""
         if not _READ_COMMANDS.match(" ".join(argv)):
             raise UnsafeCommandError(f"not an allowed read command: {' '.join(argv)[:80]!r}")
-        self.calls.reads += 1
+        with self._counting:  # a poll reads jobs beside nodes
+            self.calls.reads += 1
         answer = self._execute(argv, "", self._timeout)
         if answer.exit_code != 0:
             raise error_from_stderr(argv[0], answer.stderr if last_message(answer.stderr, "") else answer.stdout)

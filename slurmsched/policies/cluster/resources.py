@@ -219,9 +219,14 @@ class Pools:
 
 
 @lru_cache(maxsize=2)
-def _pools_of(same: SameNodes) -> Pools:
+def _pools_of(same: SameNodes[Node]) -> Pools:
     """Return the pools of these nodes, for which a round asks several times."""
     return Pools(same.nodes)
+
+
+def pools_of(snapshot: Snapshot) -> Pools:
+    """Return the pools of the snapshot's nodes."""
+    return _pools_of(SameNodes(snapshot.nodes))
 
 
 def _devices(node: Node, gpu_type: str) -> tuple[Gpu, ...]:
@@ -263,13 +268,11 @@ class FreeResources:
     @classmethod
     def of_snapshot(cls, snapshot: Snapshot) -> FreeResources:
         """Return the free resources of a snapshot: the idle part of each GPU, unallocated CPUs and memory."""
-        free = cls.of_empty_cluster(_pools_of(SameNodes(snapshot.nodes)))
-        pools, milli = free.pools, free.milli
-        for pool, devices in enumerate(pools.devices):
-            for position, gpu in enumerate(devices):
-                if gpu.used:
-                    milli[pool, position] = max(0, MILLI_PER_GPU - gpu.used)
-        free.gpus = _whole(milli)
+        pools = pools_of(snapshot)
+        free = cls.of_empty_cluster(pools)
+        used = np.array([gpu.used for devices in pools.devices for gpu in devices], dtype=np.int64)
+        free.milli[_existing(pools)] = np.maximum(MILLI_PER_GPU - used, 0)
+        free.gpus = _whole(free.milli)
         free.cpus -= np.array([node.used.cpus for node in pools.nodes], dtype=np.int64)
         free.memory -= np.array([node.used.memory for node in pools.nodes], dtype=np.int64)
         for job in snapshot.jobs:

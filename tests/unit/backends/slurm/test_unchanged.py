@@ -133,6 +133,16 @@ def test_only_a_job_that_has_changed_is_parsed(monkeypatch: pytest.MonkeyPatch) 
     assert not parsed, "a job that runs on is not parsed anew"
 
 
+def test_a_node_that_has_not_changed_is_the_same_object_also_where_slurm_gives_whole_cores() -> None:
+    slurm = FakeSlurm([], [FakeNode("n1"), FakeNode("n2")])
+    backend = SlurmBackend(Commands(5, runner=slurm), CommandSource(), lambda: 1000.0)
+    first = backend.observe().nodes
+    node_altered("n2", cpus=4)(slurm)
+    second = backend.observe().nodes
+    assert [node.cpu_unit for node in first] == [2, 2], "two threads of each core"
+    assert [node is other for node, other in zip(first, second, strict=True)] == [True, False]
+
+
 LINE = (
     "NodeName=n1 CPUTot=24 CPUAlloc=0 CPULoad=1.02 Gres=gpu:v100:8 GresUsed=gpu:v100:0(IDX:N/A) OS=Linux 6 FreeMem=18"
     " RealMemory=512000 State=IDLE Partitions=gpu LastBusyTime=2026-11-26T10:00:00 CurrentWatts=1 Reason=x CPULoad=1"
