@@ -97,7 +97,8 @@ class WaitForecast:
         """What is free on the node for this job after the planned starts, counting only GPUs of a type it can use."""
         free, idle = self._free[node.name]
         gpus = sum(count for gpu_type, count in idle.items() if _type_matches(gpu_type, job))
-        return Resources(gpus, free.cpus, free.memory) - self._starting_by_node.get(node.name, Resources())
+        left, taken = Resources(gpus, free.cpus, free.memory), self._starting_by_node.get(node.name)
+        return left if taken is None else left - taken
 
     def _max_gpus_on(self, node: Node, job: Job) -> int:
         left = self._available(node, job)

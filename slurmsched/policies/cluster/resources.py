@@ -175,6 +175,11 @@ class Pools:
         """The pools of nodes with GPUs of one type; [pools]."""
         return np.asarray((np.bincount(self.node_of, minlength=len(self.nodes)) == 1)[self.node_of], dtype=np.bool_)
 
+    def of_nodes(self, nodes: Sequence[int] | Ints) -> Ints:
+        """The pools of the nodes with these indices, in order."""
+        unique = np.unique(np.asarray(nodes, dtype=np.int64))
+        return unique if self.one_on_each_node else np.flatnonzero(np.isin(self.node_of, unique))
+
     def on_nodes(self, names: Collection[str]) -> Mask:
         """The pools of these nodes; [pools]."""
         return np.array([node.name in names for node in self.nodes], dtype=np.bool_)[self.node_of]
@@ -300,7 +305,7 @@ class FreeResources:
         if self._uncertain:
             pools = np.fromiter(self._uncertain, np.int64, len(self._uncertain))
             self._uncertain.clear()
-            self._milli[pools] = _with_whole(self._milli[pools], _existing(self.pools)[pools], self.gpus[pools])
+            self._milli[pools] = _with_whole(self._milli[pools], _existing(self.pools, pools), self.gpus[pools])
         return self._milli
 
     def idle_by_type(self) -> Counter[str]:
@@ -362,27 +367,25 @@ class FreeResources:
 
     def intersect_on(self, nodes: Ints, one: FreeResources, other: FreeResources) -> None:
         """Make these nodes what is free there in both."""
-        pools = np.flatnonzero(np.isin(self.pools.node_of, nodes))
+        pools = self.pools.of_nodes(nodes)
         self.gpus[pools] = np.minimum(one.gpus[pools], other.gpus[pools])
         self.cpus[nodes] = np.minimum(one.cpus[nodes], other.cpus[nodes])
         self.memory[nodes] = np.minimum(one.memory[nodes], other.memory[nodes])
         self.exclusive_jobs[nodes] = np.maximum(one.exclusive_jobs[nodes], other.exclusive_jobs[nodes])
         self._milli[pools] = np.minimum(one._milli[pools], other._milli[pools])
-        differing = set(pools[one.gpus[pools] != other.gpus[pools]].tolist())
-        self._uncertain -= set(pools.tolist())
-        self._uncertain |= differing | ({*pools.tolist()} & (one._uncertain | other._uncertain))
+        differing, here = set(pools[one.gpus[pools] != other.gpus[pools]].tolist()), {*pools.tolist()}
+        self._uncertain -= here
+        self._uncertain |= differing | (here & one._uncertain) | (here & other._uncertain)
         self.changed_nodes.extend(nodes.tolist())
 
     def on_nodes_of(self, chosen: Iterable[int]) -> FreeResources:
         """Return what is free on the nodes of these pools; on the others all there is, as if nothing were used."""
         of_nodes, milli = FreeResources.of_empty_cluster(self.pools), self.milli
         nodes = np.unique(self.pools.node_of[list(chosen)])
-        pools = np.flatnonzero(np.isin(self.pools.node_of, nodes))
+        pools = self.pools.of_nodes(nodes)
         of_nodes.gpus[pools], of_nodes.milli[pools] = self.gpus[pools], milli[pools]
-        for ours, known in (
-            (of_nodes.cpus, self.cpus), (of_nodes.memory, self.memory), (of_nodes.exclusive_jobs, self.exclusive_jobs)
-        ):  # fmt: skip
-            ours[nodes] = known[nodes]
+        of_nodes.cpus[nodes], of_nodes.memory[nodes] = self.cpus[nodes], self.memory[nodes]
+        of_nodes.exclusive_jobs[nodes] = self.exclusive_jobs[nodes]
         return of_nodes
 
     def allocate(self, allocation: Allocation) -> None:
@@ -401,10 +404,8 @@ class FreeResources:
         columns = zip(*((each.pools, each.gpus, each.cpus, each.memory) for each in allocations), strict=True)
         flat = [np.fromiter(chain.from_iterable(rows), dtype=np.int64) for rows in columns]
         pools, gpus, cpus, memory = flat or [np.zeros(0, dtype=np.int64)] * 4
-        nodes, exclusive = (
-            self.pools.node_of[pools],
-            np.repeat(np.array([each.exclusive for each in allocations], dtype=np.int64), counts),
-        )
+        nodes = self.pools.node_of[pools]
+        exclusive = np.repeat(np.array([each.exclusive for each in allocations], dtype=np.int64), counts)
         np.add.at(self.gpus, pools, gpus)
         np.add.at(self.cpus, nodes, cpus)
         np.add.at(self.memory, nodes, memory)
@@ -425,10 +426,8 @@ class FreeResources:
         return True
 
     def must_leave(self, wanted: Allocation, held: Iterable[tuple[Holder, Allocation]]) -> list[Holder]:
-        """Return those whose allocations must be released for the wanted one, which is free without all of them.
-
-        The first are spared first.
-        """
+        """Return those whose allocations must be released for the wanted one, which is free without all of them; the
+        first are spared first."""
         free, node_of, leaving = self.copy(), self.pools.node_of, list[Holder]()
         nodes = {int(node_of[pool]) for pool in wanted.pools}
         for holder, allocation in held:
@@ -483,9 +482,9 @@ class FreeResources:
         self.gpus[pool] += gained
 
 
-def _existing(pools: Pools) -> Mask:
+def _existing(pools: Pools, chosen: Ints | slice = slice(None)) -> Mask:
     """Return where pools have a device; [pools, devices]."""
-    return np.arange(max(int(pools.device_count.max(initial=1)), 1)) < pools.device_count[:, None]
+    return np.arange(max(int(pools.device_count.max(initial=1)), 1)) < pools.device_count[chosen, None]
 
 
 def _whole(milli: Ints) -> Ints:

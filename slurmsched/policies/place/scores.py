@@ -19,7 +19,6 @@ than a GPU. An idle part is worth the best set of pieces that can be cut from it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
@@ -71,20 +70,19 @@ class PoolScoreTable:
         self._changes_seen = len(free.changed_nodes)
         self._state_id: Ints = np.array([self._state(pool) for pool in range(len(free.pools))], dtype=np.int64)
         """Equal for pools that every heuristic scores alike."""
-        self._single_type = len(free.pools) == len(free.pools.nodes)
 
     def scores_of(self, task: TaskDemand) -> Floats:
         """Return the score of every pool, minus infinity where the task does not fit; [pools]."""
         row, log = self._rows.get(task), self.free.changed_nodes
         if self._changes_seen < len(log):
-            for pool in self._pools_of(log[self._changes_seen :]):
+            for pool in self.free.pools.of_nodes(log[self._changes_seen :]):
                 self._state_id[pool] = self._state(int(pool))
             self._changes_seen = len(log)
         if row is None:
             row = self._rows[task] = _Row(np.full(len(self.free.pools), -np.inf), 0)
             self._refresh(row, task, np.arange(len(self.free.pools)))
         elif row.changes_seen < len(log):
-            self._refresh(row, task, self._pools_of(log[row.changes_seen :]))
+            self._refresh(row, task, self.free.pools.of_nodes(log[row.changes_seen :]))
         row.changes_seen = len(log)
         return row.scores
 
@@ -108,11 +106,6 @@ class PoolScoreTable:
         if task.shares_gpu:
             return (self.heuristic.best_device(self.free, task, pool),)
         return tuple(np.flatnonzero(self.free.milli[pool] >= task.milli_per_gpu)[: task.gpus].tolist())
-
-    def _pools_of(self, nodes: Sequence[int]) -> Ints:
-        """Return the pools of these nodes."""
-        changed = np.unique(nodes)
-        return changed if self._single_type else np.flatnonzero(np.isin(self.free.pools.node_of, changed))
 
     def _state(self, pool: int) -> int:
         return self._state_ids.setdefault(self.state_key(pool), len(self._state_ids))

@@ -238,7 +238,7 @@ class GangSlots:
     def _update(self) -> None:
         log = self._free.changed_nodes
         if self._seen < len(log):
-            self._count(np.flatnonzero(np.isin(self._free.pools.node_of, log[self._seen :])))
+            self._count(self._free.pools.of_nodes(log[self._seen :]))
             self._seen = len(log)
 
     def _count(self, pools: Ints) -> None:
