@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from slurmsched.backends.protocol import BackendError, CallCounts, FinishedPage, Identity, JobOrigin, UnreachableError
 from slurmsched.backends.slurm.accounting import (
@@ -57,6 +57,8 @@ class PollResult:
     remarks: tuple[str, ...] = ()
     """How the poll was read, one sentence each."""
 
+
+Read = TypeVar("Read")
 
 _EVENTS: Final = re.compile(
     r"Jobs (?:submitted|completed|canceled|failed): +\d+"
@@ -217,37 +219,45 @@ def _with_reservations(nodes: Iterable[Node], active: Iterable[Reservation]) -> 
 
 
 @dataclass(slots=True)
-class _NarrowedForms:
-    """The forms of the last poll with `narrows`, by the address of the form that was read; it is kept with them, so
-    that no other gets its address."""
+class _Derived(Generic[Read]):
+    """What follows from each object that the last poll read, by its address; the object is kept too, so that no other
+    gets its address. Of one that has not changed it is the same object from poll to poll."""
 
-    _known: dict[int, tuple[RequestForm, RequestForm]] = field(default_factory=dict)
+    _known: dict[int, tuple[Read, Read]] = field(default_factory=dict)
+
+    def of(self, read: Iterable[Read], derive: Callable[[Read], Read]) -> dict[int, Read]:
+        """What follows from each of these, by its address, in order."""
+        last, here = self._known, {id(one): one for one in read}  # thousands of jobs may share one
+        self._known = {address: last.get(address) or (one, derive(one)) for address, one in here.items()}
+        return {address: derived for address, (_, derived) in self._known.items()}
+
+
+@dataclass(slots=True)
+class _NarrowedForms:
+    """The forms of the last poll with `narrows`."""
+
+    _known: _Derived[RequestForm] = field(default_factory=_Derived)
 
     def of(self, forms: Mapping[JobId, RequestForm], snapshot: Snapshot) -> Mapping[JobId, RequestForm]:
         """The forms, those of jobs with `narrows` that may start in partitions that narrow alone."""
         partitions = {partition.name for partition in snapshot.partitions if partition.narrows}
         able = [job.id for job in snapshot.jobs if job.partitions and partitions.issuperset(job.partitions)]
-        read = {id(forms[job]): forms[job] for job in able}
-        self._known = {key: self._known.get(key) or (form, replace(form, narrows=True)) for key, form in read.items()}
-        return {**forms, **{job: self._known[id(forms[job])][1] for job in able}}
+        narrowed = self._known.of((forms[job] for job in able), lambda form: replace(form, narrows=True))
+        return {**forms, **{job: narrowed[id(forms[job])] for job in able}}
 
 
 @dataclass(slots=True)
 class _CountedNodes:
-    """The nodes of the last poll as Slurm counts their CPUs, by the address of the node that was read; it is kept with
-    them. One that has not changed is the same object from poll to poll."""
+    """The nodes of the last poll as Slurm counts their CPUs, which SelectTypeParameters says."""
 
     _parameters: Collection[str] = ()
-    _known: dict[int, tuple[Node, Node]] = field(default_factory=dict)
+    _known: _Derived[Node] = field(default_factory=_Derived)
 
-    def of(self, nodes: Iterable[Node], select_parameters: Collection[str]) -> Sequence[Node]:
+    def of(self, nodes: Iterable[Node], select_parameters: Collection[str]) -> Iterable[Node]:
         """The nodes, each as `with_cpu_units` returns it."""
-        last = self._known if select_parameters == self._parameters else {}
-        self._parameters = select_parameters
-        self._known = {
-            id(node): last.get(id(node)) or (node, with_cpu_units(node, select_parameters)) for node in nodes
-        }
-        return [counted for _, counted in self._known.values()]
+        if select_parameters != self._parameters:
+            self._parameters, self._known = select_parameters, _Derived()
+        return self._known.of(nodes, lambda node: with_cpu_units(node, select_parameters)).values()
 
 
 class SlurmBackend:

@@ -357,6 +357,12 @@ def _query(commands: Commands, ids: Sequence[str], wide: Collection[str]) -> Ite
         yield replace(row, truncated=truncated, replaced={"ExcNodes": nodes})
 
 
+def _query_named(commands: Commands, names: Sequence[str]) -> Iterator[SqueueRow]:
+    """The rows of the tasks with these names, as many as a query may name at once."""
+    for first in range(0, len(names), _MOST_NAMED):
+        yield from _query(commands, names[first : first + _MOST_NAMED], ())
+
+
 def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict[str, SqueueRow]:
     """Rows of the pending tasks that squeue hides behind their array, and the array's row without them.
 
@@ -371,17 +377,12 @@ def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict
                 array_tasks.setdefault(number, []).append(task)
             elif number not in table:
                 hidden[number] = f"{array}_{task}"
-    names = list(hidden.values())
-    rows: dict[str, SqueueRow] = {}
-    for first in range(0, len(names), _MOST_NAMED):
-        rows |= {row.number: row for row in _query(commands, names[first : first + _MOST_NAMED], ())}
+    rows = {row.number: row for row in _query_named(commands, list(hidden.values()))}
     changed = array_tasks.keys() & {row.value("ArrayJobID") for row in rows.values()}
     steps = {number: task for number in changed if (task := _next_of_step(array_tasks[number]))}
-    ends = [f"{number}_{task}" for number, task in steps.items()]
-    for first in range(0, len(ends), _MOST_NAMED):
-        for row in _query(commands, ends[first : first + _MOST_NAMED], ()):
-            if row.value("ArrayTaskID").partition("%")[0] == steps.get(row.number):
-                array_tasks[row.number].append(steps[row.number])
+    for row in _query_named(commands, [f"{number}_{task}" for number, task in steps.items()]):
+        if row.value("ArrayTaskID").partition("%")[0] == steps.get(row.number):
+            array_tasks[row.number].append(steps[row.number])
     for number in changed:
         row = table[number]
         throttle = "".join(row.value("ArrayTaskID").partition("%")[1:])

@@ -21,8 +21,6 @@ from itertools import accumulate
 from math import inf, isinf
 from typing import Final
 
-import numpy as np
-
 from slurmsched.arrays import Mask
 from slurmsched.model import Hold, Job, JobId, JobState, Promise, Reason, ReasonCode
 from slurmsched.model.reasons import shorter_limit, time_of_day
@@ -357,9 +355,9 @@ def _ends(
     run for long enough, leaves then. With `beside` of those alone that have something on its nodes.
     `known` are the ends by themselves of running jobs, which is added to."""
     known = {} if known is None else known
-    situation, ends, node_of = session.situation, list[_End](), session.pools.node_of
+    situation, ends, pools = session.situation, list[_End](), session.pools
     early = bool(situation.preemptible_from) or _preempts_now(session, newcomer, counts=preempts_now)
-    on_nodes = set(np.flatnonzero(np.isin(node_of, node_of[list(beside.pools)])).tolist() if beside else ())
+    on_nodes = set(pools.of_nodes(pools.node_of[list(beside.pools)]).tolist() if beside else ())
     for job in situation.snapshot.holders:
         if job.id in session.victims:
             continue

@@ -381,7 +381,7 @@ class FreeResources:
     def on_nodes_of(self, chosen: Iterable[int]) -> FreeResources:
         """Return what is free on the nodes of these pools; on the others all there is, as if nothing were used."""
         of_nodes, milli = FreeResources.of_empty_cluster(self.pools), self.milli
-        nodes = np.unique(self.pools.node_of[list(chosen)])
+        nodes = self.pools.node_of[list(chosen)]
         pools = self.pools.of_nodes(nodes)
         of_nodes.gpus[pools], of_nodes.milli[pools] = self.gpus[pools], milli[pools]
         of_nodes.cpus[nodes], of_nodes.memory[nodes] = self.cpus[nodes], self.memory[nodes]

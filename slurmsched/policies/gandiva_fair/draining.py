@@ -138,8 +138,7 @@ class Drains:
 
     def _same_nodes(self, pools: Sequence[int] | Ints) -> Ints:
         """Return all pools of the nodes of these pools."""
-        node_of = self._session.pools.node_of
-        return np.flatnonzero(np.isin(node_of, node_of[list(pools)]))
+        return self._session.pools.of_nodes(self._session.pools.node_of[list(pools)])
 
     def _takes_all_gpus(self, placement: Placement) -> bool:
         pools, gpus = self._session.pools, sum(placement.allocation(self._session.pools).gpus)
