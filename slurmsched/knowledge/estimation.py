@@ -16,12 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import exp, log, log2, sqrt
+from math import exp, log, log2, pi, sqrt
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from scipy.stats import norm
 
 from slurmsched.arrays import Floats
 from slurmsched.knowledge.speed import Scaling
@@ -399,6 +398,9 @@ def _estimated_rates(points: Floats, measured: dict[int, float]) -> Floats:
 
 
 def _expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
+    from scipy.special import ndtr  # noqa: PLC0415 only this search needs it
+
     deviation = np.maximum(spread, 1e-12)
     above = (mean - best) / deviation
-    return np.asarray((mean - best) * norm.cdf(above) + deviation * norm.pdf(above), dtype=np.float64)
+    density = np.exp(-(above**2) / 2) / sqrt(2 * pi)
+    return np.asarray((mean - best) * ndtr(above) + deviation * density, dtype=np.float64)

@@ -6,13 +6,13 @@ readable form, one job and one bin after the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge.work import WorkKind
@@ -64,6 +64,8 @@ def cumulated(mass: Floats) -> Floats:
 
 def bell(centre: Floats, spread: Floats) -> Floats:
     """Returns log-normal curves around these seconds; `spread` is the standard deviation of the logarithm."""
+    from scipy.special import ndtr  # noqa: PLC0415 a command that looks at no lengths starts faster without it
+
     logs = np.log(np.clip(centre, 1.0, LONGEST))[:, None]
     below = ndtr((EDGES[None, :] - logs) / spread[:, None])
     below[:, 0], below[:, -1] = 0.0, 1.0
@@ -173,12 +175,17 @@ def draw_scores(owners: Sequence[str], generator: np.random.Generator) -> Floats
     return np.asarray(sqrt(ALIKE_OF_OWNER) * common + sqrt(1.0 - ALIKE_OF_OWNER) * own, dtype=np.float64)
 
 
+def normal_quantiles(levels: Iterable[float]) -> Floats:
+    """Returns the quantiles of the standard normal distribution at these probabilities."""
+    return np.array([NormalDist().inv_cdf(level) for level in levels])
+
+
 def lengths_at(known: Sequence[ExpectedLength], scores: Floats) -> Floats:
     """Returns the length of each job whose probability is that of a standard normal value, both [draw, job].
 
     Between the quantiles that are known the logarithm goes straight by that value, and on beyond them.
     """
-    at = ndtri(np.array(_EXPECTED))
+    at = normal_quantiles(_EXPECTED)
     points = np.array([(one.low, one.median, one.high, one.latest) for one in known]).reshape(-1, len(at))
     logs = np.log(np.maximum.accumulate(np.maximum(points, LEAST), axis=1))
     part = np.clip(np.searchsorted(at, scores), 1, len(at) - 1) - 1

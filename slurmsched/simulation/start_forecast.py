@@ -13,7 +13,6 @@ from math import ceil, inf
 from typing import Final
 
 import numpy as np
-from scipy.special import ndtri
 
 from slurmsched.arrays import Floats
 from slurmsched.backends.simulated import Delays, VirtualClock, VirtualCluster, profiled_speed
@@ -27,6 +26,7 @@ from slurmsched.knowledge.length_distribution import (
     draw_scores,
     expected_lengths,
     lengths_at,
+    normal_quantiles,
 )
 from slurmsched.knowledge.lengths import LengthHistory, lengths_of, unfinished_jobs
 from slurmsched.knowledge.work import UnfinishedJob, Work, WorkKind
@@ -449,7 +449,7 @@ class _ForeseenLengths:
     @classmethod
     def from_known(cls, known: Mapping[JobId, ExpectedLength], jobs: Mapping[JobId, UnfinishedJob]) -> _ForeseenLengths:
         of_jobs = {job: length for job, length in known.items() if job in jobs}
-        scores = np.broadcast_to(ndtri(LEVELS)[:, None], (len(LEVELS), len(of_jobs)))
+        scores = np.broadcast_to(normal_quantiles(LEVELS)[:, None], (len(LEVELS), len(of_jobs)))
         quantiles = lengths_at([*of_jobs.values()], scores).T
         first = {
             job: LengthDistribution(seconds, length.mean, count=length.runs, age=length.age)

@@ -128,3 +128,8 @@ def test_a_settings_file_that_is_not_there_is_wrong_usage_of_every_command(site:
 def test_what_users_call_often_starts_without_what_it_does_not_need(slow: str) -> None:
     code = f"import sys, slurmsched.cli.status, slurmsched.cli.job; sys.exit({slow!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_rounds_from_cron_start_without_scipy_which_takes_longer_than_all_else() -> None:
+    code = "import sys, slurmsched.cli.cluster; sys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
