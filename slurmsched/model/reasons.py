@@ -49,6 +49,7 @@ class ReasonCode(StrEnum):
     BEGIN_TIME = "begin_time"
     USER_HOLD = "user_hold"
     ADMIN_HOLD = "admin_hold"
+    LAUNCH_FAILED = "launch_failed"
     ARRAY_LIMIT = "array_limit"
     PARTITION_DOWN = "partition_down"
     MOVES_SPENT = "moves_spent"
@@ -162,6 +163,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.BEGIN_TIME: "may not start before {when}",
     ReasonCode.USER_HOLD: "is held by its owner: 'scontrol release {job}' releases it",
     ReasonCode.ADMIN_HOLD: "is held by an administrator",
+    ReasonCode.LAUNCH_FAILED: "is held by Slurm, which could not launch it: 'scontrol release {job}' lets it try again",
     ReasonCode.ARRAY_LIMIT: "waits: its array runs at most {limit:task} at a time",
     ReasonCode.PARTITION_DOWN: "waits: its partition {partition} is down",
     ReasonCode.MOVES_SPENT: "waits: other jobs would have to move, and this round's limit of {limit:move} is used up",

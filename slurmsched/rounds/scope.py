@@ -196,6 +196,8 @@ def _because(why: str) -> Reason:
     return Reason(ReasonCode.UNMANAGED, {"why": why})
 
 
+_LAUNCH_FAILED: Final = "launch failed"
+"""In Slurm's reason for a job that it requeued held, since a node could not begin it."""
 _IMPOSSIBLE: Final = "BadConstraints"
 """Slurm's reason for a job that no set of its nodes can ever satisfy; it then holds the job."""
 
@@ -260,6 +262,8 @@ def _held(job: Job, waiting: _PendingContext) -> Reason | None:
         return None
     if job.reason == _IMPOSSIBLE:
         return Reason(ReasonCode.NEVER_FITS, {"what": f"Slurm tried it and holds it with the reason {_IMPOSSIBLE}"})
+    if _LAUNCH_FAILED in job.reason.lower().replace("_", " "):
+        return Reason(ReasonCode.LAUNCH_FAILED, {"job": job.id})
     return Reason(ReasonCode.USER_HOLD if job.hold is Hold.USER else ReasonCode.ADMIN_HOLD, {"job": job.id})
 
 

@@ -49,6 +49,12 @@ def test_it_could_start(waiting: Job, memory: SchedulerState) -> None:
             job(1, hold=Hold.REQUEUED), SchedulerState(), ReasonCode.ADMIN_HOLD, id="an administrator requeued it held"
         ),
         pytest.param(
+            job(1, hold=Hold.REQUEUED, reason="launch_failed_requeued_held"),
+            SchedulerState(),
+            ReasonCode.LAUNCH_FAILED,
+            id="its node could not launch it",
+        ),
+        pytest.param(
             job(1, dependency="afterok:7"), SchedulerState(), ReasonCode.DEPENDENCY, id="it depends on another"
         ),
         pytest.param(
