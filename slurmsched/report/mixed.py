@@ -132,7 +132,10 @@ def _best(policies: Mapping[str, Mapping[MixedColumn, MixedRow]]) -> Mapping[Mix
 
 
 def _notes(policies: Mapping[str, Mapping[MixedColumn, MixedRow]]) -> Iterator[str]:
-    """Yields who is on the Pareto front of each plot, and under whom jobs did not complete, and why."""
+    """Yields what no policy can have, who is on the Pareto front of each plot, and under whom jobs did not complete and
+    why."""
+    completed = (of for of in policies.values() if not of[MixedColumn.UNFINISHED].measured)
+    yield from {of[MixedColumn.MEAN].note: None for of in completed if of[MixedColumn.MEAN].note}
     for column, label in _PLOTTED.items():
         lost = dominated(_points(policies, column))
         yield f"Not dominated in mean and {label.partition(',')[0]}: {', '.join(p for p in policies if p not in lost)}"

@@ -31,6 +31,8 @@ from slurmsched.experiments.mixed.benchmark_workloads import (
     SITE_SETTINGS,
     WORKLOADS,
     MixedInputs,
+    mean_alone,
+    true_profiles,
 )
 from slurmsched.experiments.site_promises.measures import JobOutcome, demand_periods, max_min_fair
 from slurmsched.policies.finish.restart import exchange_types, migrate_to_due_type, try_faster_idle_types
@@ -177,11 +179,15 @@ class MixedCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseFigures:
-    """What a run comes to, by column; `problem` says why it did not end."""
+    """What a run comes to, by column; `problem` says why it did not end. `alone` is the mean hours that the jobs take
+    if each is alone on the cluster."""
 
     figures: Mapping[str, float]
     problem: str = ""
+    alone: float = nan
 
+
+_ALONE: Final = "each job alone, on the GPUs that are fastest for it and with the CPUs that help it most"
 
 UNITS: Final[Mapping[MixedColumn, str]] = {
     MixedColumn.MEAN: "h",
@@ -219,7 +225,8 @@ def run_mixed_case(case: MixedCase) -> CaseFigures:
     except SimulationError as error:
         figures = dict.fromkeys(map(str, MixedColumn), nan)
         return CaseFigures(figures | {str(MixedColumn.UNFINISHED): float(len(scenario.trace.jobs))}, str(error))
-    return CaseFigures({str(column): value for column, value in case_figures(run).items()})
+    alone = mean_alone(scenario.trace.jobs, scenario.nodes, true_profiles()) / HOUR
+    return CaseFigures({str(column): value for column, value in case_figures(run).items()}, alone=alone)
 
 
 def case_figures(run: SimulationResult) -> Mapping[MixedColumn, float]:
@@ -345,7 +352,9 @@ def run_mixed(setup: ExperimentSetup) -> ExperimentResult:
 def mixed_rows(case: MixedCase, runs: Sequence[CaseFigures]) -> Iterator[MixedRow]:
     """Yields the columns of a candidate, from its runs of all seeds."""
     inputs, policy = case.inputs, case.policy
-    problems = dict.fromkeys(run.problem for run in runs if run.problem)
+    problems = "; ".join(dict.fromkeys(run.problem for run in runs if run.problem))
+    alone = fmean(run.alone for run in runs)
+    bound = "" if np.isnan(alone) else f"No policy can have a mean under {alone:.3g} h: {_ALONE}"
     for column, unit in UNITS.items():
         values = [run.figures[column] for run in runs]
         ends = (nan, nan) if any(map(np.isnan, values)) else (min(values), max(values))
@@ -354,7 +363,7 @@ def mixed_rows(case: MixedCase, runs: Sequence[CaseFigures]) -> Iterator[MixedRo
             unit=unit,
             measured=fmean(values),
             bound=Bound.INFORMATIVE,
-            note="; ".join(problems),
+            note=problems or (bound if column is MixedColumn.MEAN else ""),
             workload=inputs.workload,
             knowledge=inputs.knowledge,
             load=inputs.load,

@@ -18,9 +18,11 @@ too high or too low; Slurm's accounting tells what ended runs used, from which d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import ceil
+from statistics import fmean
 from typing import Final
 
 import numpy as np
@@ -306,6 +308,21 @@ def _relative_rates(job: TraceJob, types: Sequence[str], profiles: Mapping[str, 
         return [1.0] * len(types)
     reference = profile.scaling[REFERENCE].rate_at(1)
     return [profile.scaling[kind].rate_at(1) / reference for kind in types]
+
+
+def mean_alone(jobs: Sequence[TraceJob], nodes: Sequence[Node], profiles: Mapping[str, Profile]) -> float:
+    """Returns the mean seconds that the jobs take if each is alone, on the type that is fastest for it and with those
+    CPUs and that memory that help it most: no policy has a shorter mean completion."""
+    types = list(dict.fromkeys(gpu.type for node in nodes for gpu in node.gpus))
+    return fmean(job.duration / max(_best_rates(job, types, profiles)) for job in jobs)
+
+
+def _best_rates(job: TraceJob, types: Sequence[str], profiles: Mapping[str, Profile]) -> Iterator[float]:
+    """Yields the most that a job can do in a second on each type; a proportional share does 1 on the reference."""
+    profile = profiles.get(job.model)
+    for kind, rate in zip(types, _relative_rates(job, types, profiles), strict=True):
+        matrix = profile.matrix(kind) if profile is not None else None
+        yield rate * max(chain.from_iterable(matrix.speed)) if matrix is not None else rate
 
 
 def slowest_runs(jobs: Sequence[TraceJob], nodes: Sequence[Node], profiles: Mapping[str, Profile]) -> Sequence[float]:

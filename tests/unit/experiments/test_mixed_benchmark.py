@@ -40,10 +40,11 @@ from slurmsched.experiments.mixed.benchmark_workloads import (
     at_load,
     drawn_jobs,
     gpus_of,
+    mean_alone,
     misjudged_profiles,
     true_profiles,
 )
-from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.knowledge import Knowledge, Profile, Scaling, SensitivityMatrix
 from slurmsched.model import parse_hints
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.pipeline import Pipeline
@@ -185,6 +186,25 @@ def test_a_page_has_every_policy_with_the_spread_of_its_seeds_and_escapes_what_i
     assert '<td data-v="2.0" title="1.00 to 3.00" class="best">2.00</td>' in page
     assert WORKLOADS["drawn"].summary in page
     assert "<script>alert" not in page
+
+
+def test_no_policy_has_a_shorter_mean_than_each_job_alone() -> None:
+    """An hour on a V100, on which this model gains nothing by CPUs; and one that other CPUs would halve."""
+    still = Profile("still", "", {}, "", {"v100": Scaling((1,), (2.0,)), "p100": Scaling((1,), (1.0,))})
+    hungry = replace(still, name="hungry", matrices={"": SensitivityMatrix((3.0, 12.0), (), ((1.0,), (2.0,)))})
+    profiles, nodes = {"still": still, "hungry": hungry}, load_cluster("v100:1x8,p100:1x8").nodes
+    jobs = [TraceJob(str(n), 0.0, 1, 3600.0, user="a", model=name) for n, name in enumerate((*profiles, "unknown"))]
+    assert mean_alone(jobs, nodes, profiles) == pytest.approx((3600 + 1800 + 3600) / 3)
+    assert mean_alone(jobs[:1], load_cluster("p100:1x8").nodes, profiles) == pytest.approx(7200)
+
+
+def test_what_no_policy_can_have_is_said_beside_the_plots() -> None:
+    case = MixedCase(MixedInputs("drawn", "site", 0.9, 0, 20), "gavel")
+    told = dict.fromkeys(map(str, MixedColumn), 1.0) | {str(MixedColumn.UNFINISHED): 0.0}
+    rows = list(mixed_rows(case, [CaseFigures(told, alone=3.0), CaseFigures(told, alone=4.0)]))
+    said = "No policy can have a mean under 3.5 h: each job alone"
+    assert [row.column for row in rows if row.note] == [MixedColumn.MEAN]
+    assert said in mixed_page(rows, "c", 0.0)
 
 
 def test_a_row_is_the_mean_of_the_seeds_between_the_least_and_the_most() -> None:
