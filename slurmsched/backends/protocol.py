@@ -140,7 +140,9 @@ class Backend(Protocol):
         """
 
     def origins(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobOrigin]:
-        """The script and folder of each of these jobs that the cluster still has.
+        """The script and folder of each of these jobs, empty where there is none, as of jobs that are gone.
+
+        Some of many jobs may be left out, to be asked for again.
 
         Raises BackendError.
         """

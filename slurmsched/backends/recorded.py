@@ -183,9 +183,9 @@ class RecordedBackend:
         """Nothing: a recording has no accounting."""
         return FinishedPage()
 
-    def origins(self, _jobs: Sequence[JobId]) -> Mapping[JobId, JobOrigin]:
-        """None: a recording has no scripts."""
-        return {}
+    def origins(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobOrigin]:
+        """Empty ones: a recording has no scripts."""
+        return dict.fromkeys(jobs, JobOrigin())
 
     def identity(self) -> Identity:
         """SlurmUser, so that a replayed plan may contain every verb."""

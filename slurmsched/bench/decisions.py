@@ -27,8 +27,7 @@ from slurmsched.knowledge.work import FinishedRun, UnfinishedJob
 from slurmsched.model import Decision, SchedulerState
 from slurmsched.policies.policies import configured_policy
 from slurmsched.policies.stages import Policy, Situation
-from slurmsched.rounds.collector import paused_collector
-from slurmsched.rounds.round import run_round
+from slurmsched.rounds.round import paused_collector, run_round
 from slurmsched.settings.definition import Settings
 
 _IDENTITY: Final = Identity("bench", Privilege.SLURM_USER)

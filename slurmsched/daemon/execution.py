@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from slurmsched.backends.protocol import Backend
-from slurmsched.daemon.batches import BATCH_SECONDS, SMALL_BATCH, batch_size, begun_in_time, next_batch_size
+from slurmsched.daemon.batches import (
+    BATCH_SECONDS,
+    SMALL_BATCH,
+    BatchPace,
+    batch_size,
+    begun_in_time,
+    end_of_starts,
+    left_over,
+)
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.log import NO_LOG, DaemonLog
 from slurmsched.model import (
@@ -233,9 +241,6 @@ class PlanExecution:
 OUT_OF_TIME: Final = Block(BlockCause.OUT_OF_TIME, "the round's time is over: the next one goes on")
 DAEMON_STOPS: Final = Block(BlockCause.STOPPING, "the daemon is stopping")
 
-_LEAST_FOR_STARTS: Final = 1 / 3
-"""The part of `apply_timeout` that a round has for its starts, however long it took to plan them."""
-
 _BACKOFF_FACTOR: Final = 1.5
 _MAX_INTERVAL: Final = 15.0
 """Seconds; each poll without progress is followed by a longer wait, up to this."""
@@ -245,14 +250,6 @@ is taken back before it costs others time."""
 
 _GRACE: Final = 60.0
 """Seconds beyond leads and timeouts after which a round ends, whatever it still waits for."""
-
-
-def left_over(outcomes: Iterable[Outcome]) -> str:
-    """How much was not begun since the time was over: `7 starts and 1 hold are left`; empty for nothing."""
-    late = [outcome.operation.verb for outcome in outcomes if outcome.cause is BlockCause.OUT_OF_TIME]
-    counts = {"start": late.count(Verb.RELEASE), "hold": late.count(Verb.HOLD)}
-    said = " and ".join(pluralise(count, what) for what, count in counts.items() if count)
-    return f"{said} {'is' if sum(counts.values()) == 1 else 'are'} left" if said else ""
 
 
 CheckpointedJobs = Callable[[Sequence[Job]], frozenset[JobId]]
@@ -296,6 +293,8 @@ class Applier:
     ) -> None:
         self.last_look = 0.0
         """Seconds that a round takes to poll after its last change, and to record that."""
+        self.changed_at = clock.monotonic()
+        """When the last batch ended, by the monotonic clock."""
         self._backend = backend
         self._journal = journal
         self._gate = gate
@@ -357,28 +356,27 @@ class Applier:
                 f"slurmctld limits the rate of our requests (rl_enable): {most} changes are sent in"
                 f" {BATCH_SECONDS:g} s, and what does not fit into a round is left to the next"
             )
-        size, done, started, end = min(most, SMALL_BATCH), 0.0, self._clock.monotonic(), self._end_of_starts()
+        size, end, pace = min(most, SMALL_BATCH), self._end_of_starts(), BatchPace()
         while ready := (progress := execution.progress).ready(size):
             if (closed := self._closed_reason()) is not None:
                 return closed
             began, begins = self._clock.monotonic(), progress.postponable()
-            batch = begun_in_time(ready, begins, end - began, (began - started) / done if done else 0.0)
+            batch = begun_in_time(ready, begins, pace.left(end - began), pace.each)
             if len(batch) < len(ready) and begins.keys().isdisjoint(batch):
                 execution.block(sorted(begins), OUT_OF_TIME)
                 self._log.event(f"{left_over(execution.outcomes)} to the next round: its time is over", verb="apply")
                 continue
             execution.execute(batch)
-            took, cost = self._clock.monotonic() - began, execution.structure.cost_of(batch)
-            done, size = done + cost, next_batch_size(cost, took, most)
+            cost, self.changed_at = execution.structure.cost_of(batch), self._clock.monotonic()
+            pace.learn(cost, self.changed_at - began)
+            size = pace.next_size(cost, most, end - self.changed_at)
             self._tick()
         return None
 
     def _end_of_starts(self) -> float:
-        """The monotonic time at which this round's time is over but for a last look at the cluster, and not before a
-        part of it was for what begins now: reading and deciding may have taken long."""
-        timeout, now = self._rounds.apply_timeout, self._clock.monotonic()
-        began = now if self._round_began is None else self._round_began
-        return max(began + timeout - self.last_look, now + _LEAST_FOR_STARTS * timeout)
+        """The monotonic time from which this round begins no more starts."""
+        now, began = self._clock.monotonic(), self._round_began
+        return end_of_starts(now if began is None else began, now, self._rounds.apply_timeout, self.last_look)
 
     def undo_overdue(self, execution: PlanExecution) -> Block | None:
         """Undo the starts that are overdue; return why the gate is closed, None while it is open."""

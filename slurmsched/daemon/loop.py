@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from slurmsched.backends.protocol import Identity
+from slurmsched.daemon.batches import left_over
 from slurmsched.daemon.cleanup import release_all
 from slurmsched.daemon.clock import Clock
-from slurmsched.daemon.execution import DAEMON_STOPS, OpenPlan, advance_plans, left_over
+from slurmsched.daemon.execution import DAEMON_STOPS, OpenPlan, advance_plans
 from slurmsched.daemon.exporter import Exporter
 from slurmsched.daemon.gate import mode_in_force
 from slurmsched.daemon.isolation import RoundFailedError, describe_error, format_trace
@@ -43,7 +44,7 @@ PROBE_INTERVAL: Final = 2.0
 """Seconds between two looks whether anything has changed: each costs slurmctld one request without locks, 1,800 an
 hour of 0.1 to 0.3 ms each, whatever the number of jobs (sdiag on Slurm 22.05 to 26.05)."""
 
-_REST_FACTOR: Final = 4.0
+_REST_FACTOR: Final = 2.0
 """After a round or a poll that took long, early rounds and the next poll wait for this many times its duration."""
 
 _RECORDING: Final = 10.0

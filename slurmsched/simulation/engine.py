@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil, floor, inf, nextafter
 from typing import Final
 
-from slurmsched.backends.protocol import Identity, JobOrigin, Privilege
+from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.backends.simulated import (
     Delays,
     JobSubmitHook,
@@ -324,8 +324,7 @@ class SimulatedDaemon:
                 self.store.ended(self._accounting(run) if self._accounting else run)
             self._learnt_until = snapshot.time
         if unknown := self.store.unknown_origins(snapshot.jobs_by_id):
-            found = self.backend.origins(unknown)
-            self.store.record_origins({job: found.get(job, JobOrigin()) for job in unknown})
+            self.store.record_origins(self.backend.origins(unknown))
         self.store.record_poll(snapshot)
         self.store.record_reports(self._reports(self.cluster), snapshot)
         return snapshot, self.store.load_state(snapshot)

@@ -89,14 +89,15 @@ class AccountingCursor:
     def after(self, runs: Sequence[AccountedRun], now: float) -> tuple[AccountingCursor, Sequence[AccountedRun]]:
         """Return the cursor after an answer with these runs, in the order of their ends, and those of a page.
 
-        A page that is too long is cut, and the next window is shorter; runs that ended in one second stay together.
+        A page with too many that were not read before is cut, and the next window is shorter; runs that ended in one
+        second stay together.
         """
         until = min(self.reached + self.span, now)
-        if len(runs) <= _PAGE:
-            longer = min(2 * self.span, _LONGEST_SPAN) if len(runs) < _PAGE // 2 else self.span
+        new = [run for run in runs if run.ended >= self.reached]
+        if len(new) <= _PAGE:
+            longer = min(2 * self.span, _LONGEST_SPAN) if len(new) < _PAGE // 2 else self.span
             return AccountingCursor(until, longer, now), runs
-        new = [run for run in runs if run.ended >= self.reached] or runs
-        last = new[min(_PAGE, len(new)) - 1].ended
+        last = new[_PAGE - 1].ended
         kept = [run for run in new if run.ended <= last]
         shorter = max(self.span / 2, _SHORTEST_SPAN)
         return AccountingCursor(min(max(last, self.reached + 1.0), until), shorter, now), kept

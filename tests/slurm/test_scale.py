@@ -1,9 +1,7 @@
 """1,000 nodes and 5,000 jobs on a real slurmctld, whose nodes run no slurmd: what a round reads and what it changes.
 
-    SLURMSCHED_SCALE_NODES=12500 SLURMSCHED_SCALE_JOBS=25000 .venv/bin/pytest tests/slurm/test_scale.py -rP
-
-With SLURMSCHED_SCALE_NARROW=1 slurm.conf has the node that starts name (docs/admin.md, thousands of nodes).
-Times are printed for people and not asserted: `synsched bench round --json` measures them on a machine that is quiet.
+Each round is a process of its own, which fills the nodes at once; those of a daemon are in test_scale_rounds.py. Times
+are printed for people and not asserted: `synsched bench round --json` measures them on a machine that is quiet.
 """
 
 from __future__ import annotations
@@ -52,10 +50,11 @@ $records
 
 
 def round_of(mini: Mini) -> dict[str, Any]:
+    """The tally of a round; `late` are the operations for which its time did not suffice."""
     said = mini.synsched("run", "--once", "--json", timeout=1800)
     assert said.code == 0, said.err
-    tally: dict[str, Any] = said.json["tally"]
-    return tally
+    late = sum(outcome["cause"] == "out_of_time" for outcome in said.json["outcomes"])
+    return {**said.json["tally"], "late": late}
 
 
 def phases(tally: dict[str, Any]) -> dict[str, float]:
@@ -69,9 +68,13 @@ def full(mini: Mini) -> Mini:
     mini.configure(**{**SETTINGS, "rounds": {"mode": "enforce", "settle_interval": 1, "settle_timeout": 300}})
     assert mini.synsched("run", "--once").code == 0
     many = f"{JOB} > j.sh; seq {OWN} | xargs -P 4 -I{{}} sbatch -Q --gres=gpu:8 -c 24 --mem=1000 {HINT} j.sh"
-    arrays = f"for i in $(seq {ARRAYS}); do sbatch -Q --array=0-999 --gres=gpu:4 -c 12 --mem=1000 {HINT} j.sh; done"
+    arrays = f"for i in $(seq {ARRAYS}); do sbatch -Q --array=0-999 --gres=gpu:8 -c 24 --mem=1000 {HINT} j.sh; done"
     mini.sure("sh", "-c", f"cd /home/alice && {many} && {arrays}", user="alice", timeout=600 + OWN / 4)
     return mini
+
+
+def running(mini: Mini) -> list[str]:
+    return mini.sure("squeue", "-h", "-r", "-t", "R,CF", "-o", "%i").split()
 
 
 def rpc_counts(mini: Mini) -> Counter[str]:
@@ -117,9 +120,13 @@ def test_a_round_starts_what_fits_and_a_second_one_changes_nothing(full: Mini) -
         first = round_of(full)
     asked = rpc_counts(full) - before
     assert (first["nodes"], first["managed"]) == (NODES, JOBS)
-    running = full.sure("squeue", "-h", "-r", "-t", "R,CF", "-o", "%i").split()
-    assert len(running) == NODES - 1
+    last, further = first, 0
+    while last["late"]:  # a busy machine
+        assert last["writes"] > 0
+        last, further = round_of(full), further + 1
+    assert len(running(full)) == NODES - 1
     print(f"\n{NODES:,} nodes, {JOBS:,} jobs, the first round:", phases(first), f"{first['writes']} changes")
+    print(f"{further} further rounds until all nodes have jobs")
     print("requests to slurmctld, all users':", dict(asked.most_common(8)))
     print(f"squeue of another user takes {median(usual.took):.3f} s, while the round runs", end=" ")
     print(f"{median(meanwhile.took):.3f} s, at most {max(meanwhile.took):.3f} s")
@@ -138,10 +145,11 @@ def test_a_round_starts_what_fits_and_a_second_one_changes_nothing(full: Mini) -
     hostile = round_of(full)
     print("with 200 hostile jobs among them:", phases(hostile))
     assert hostile["managed"] == JOBS + 200, "they hide nobody, and are themselves read"
-    assert hostile["reads"] <= second["reads"] + 50, "40 jobs are asked for whose records they pose as, each once"
-    assert len(full.sure("squeue", "-h", "-r", "-t", "R,CF", "-o", "%i").split()) == NODES - 1
+    # and a script for each minute in which they were submitted
+    assert hostile["reads"] <= second["reads"] + 60, "40 jobs are asked for whose records they pose as, each once"
+    assert len(running(full)) == NODES - 1
 
     full.sure("scontrol", "delete", "ReservationName=later")
     third = round_of(full)
     assert 0 < third["writes"] <= 6, "one node came back, so one job starts; nobody else hears of it"
-    assert len(full.sure("squeue", "-h", "-r", "-t", "R,CF", "-o", "%i").split()) == NODES
+    assert len(running(full)) == NODES

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurmsched.backends.slurm.commands import CommandResult
 from tests.unit.fake_jobs import FakeJob, excluded, table
@@ -112,7 +112,8 @@ class FakeSlurm:
         match words:
             case ["-h", "-a", "-t", "all", "-r", "-O", form, "-j", chosen]:
                 found = [job for job in self.jobs.values() if job.answers_to(chosen.split(","))]
-                raw, error = table(found, form, self.unknown_columns)
+                each = [replace(job, array=task) for job in found for task in sorted(_tasks(job.array))]
+                raw, error = table(each, form, self.unknown_columns)
                 return CommandResult(0, raw.decode(errors="replace"), error, raw)
             case ["-h", "-a", "-t", "all", ("-O" | "-o") as kind, form, *chosen]:
                 found = [job for job in self.jobs.values() if not chosen or job.answers_to(chosen[1].split(","))]
@@ -190,12 +191,28 @@ class FakeSlurm:
         return CommandResult(code, f"{said}scontrol: ", errors)
 
     def _found(self, number: str) -> list[FakeJob]:
-        array = re.fullmatch(r"(\d+)_\[([\d,-]+)\]", number)
-        if array is None:
-            return [job for job in self.jobs.values() if job.answers_to([number])]
-        found = [job for job in self.jobs.values() if _tasks(job.array) & _tasks(f"{array[1]}_{array[2]}")]
-        assert all(_tasks(job.array) <= _tasks(f"{array[1]}_{array[2]}") for job in found), "it would split the array"
-        return found
+        wanted = _tasks(re.sub(r"[\[\]]", "", number)) if "_" in number else set()
+        for job in [*self.jobs.values()]:
+            own = _tasks(job.array)
+            if own & wanted and not own <= wanted:
+                self._split_out(job, own & wanted)
+        return [
+            job for job in self.jobs.values() if job.answers_to([number]) or (wanted and _tasks(job.array) & wanted)
+        ]
+
+    def _split_out(self, job: FakeJob, tasks: set[str]) -> None:
+        """Gives these tasks records of their own, as slurmctld does once it is asked to change only a part."""
+
+        def in_order(some: set[str]) -> list[str]:
+            return sorted(some, key=lambda task: int(task.partition("_")[2]))
+
+        left = in_order(_tasks(job.array) - tasks)
+        array, percent, throttle = job.array.partition("%")
+        job.array = f"{array.partition('_')[0]}_{','.join(task.partition('_')[2] for task in left)}{percent}{throttle}"
+        for task in in_order(tasks):
+            number = max(self.jobs) + 1
+            own = {name: dict(getattr(job, name)) for name in ("fields", "asked", "options")}
+            self.jobs[number] = replace(job, number=number, array=task, **own)
 
     def _batch(self, lines: Sequence[str]) -> CommandResult:
         errors = []
@@ -230,6 +247,9 @@ class FakeSlurm:
 
     def _hold(self, job: FakeJob, _rest: str) -> None:
         job.priority, job.reason = 0, "JobHeldAdmin"
+
+    def _uhold(self, job: FakeJob, _rest: str) -> None:
+        job.priority, job.reason = 0, "JobHeldUser"
 
     def _release(self, job: FakeJob, _rest: str) -> None:
         job.priority, job.reason = 100, "None"
@@ -283,5 +303,6 @@ class FakeSlurm:
 def _tasks(listed: str) -> set[str]:
     """The tasks of `7_2,5-6`, each with its array."""
     array, _, tasks = listed.partition("%")[0].partition("_")
+    tasks = tasks.rpartition(",")[0] if tasks.endswith("...") else tasks
     ends = [part.partition("-") for part in tasks.split(",") if part]
     return {f"{array}_{task}" for first, _, last in ends for task in range(int(first), int(last or first) + 1)}

@@ -277,9 +277,10 @@ class SimulatedBackend:
         )
 
     def origins(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobOrigin]:
-        """The script and folder of those jobs that were submitted with any."""
+        """The script and folder with which each of these jobs was submitted, if with any."""
         submitted = {job: self.cluster.jobs[job].submission for job in jobs if job in self.cluster.jobs}
-        return {job: JobOrigin(one.script, one.folder) for job, one in submitted.items() if one.script or one.folder}
+        found = {job: JobOrigin(one.script, one.folder) for job, one in submitted.items()}
+        return dict.fromkeys(jobs, JobOrigin()) | found
 
     def identity(self) -> Identity:
         """The identity given at construction; SlurmUser by default."""

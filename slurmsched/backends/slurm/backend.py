@@ -31,10 +31,10 @@ from slurmsched.backends.slurm.executor import BatchExecutor
 from slurmsched.backends.slurm.jobs import with_gpu_defaults, without_memory, without_shards_by_task
 from slurmsched.backends.slurm.limits import read_limits, read_preempting_qos
 from slurmsched.backends.slurm.operation_commands import commands_for
+from slurmsched.backends.slurm.origins import read_origins
 from slurmsched.backends.slurm.placeholder import PLACEHOLDER, narrowing_partitions, without_placeholder
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
 from slurmsched.backends.slurm.restarts import RestartDelays
-from slurmsched.backends.slurm.squeue_table import read_origins
 from slurmsched.model import Association, JobId, Node, Operation, Outcome, Reservation, Snapshot, Verb
 from slurmsched.model.limits import NO_LIMITS, Limits
 
@@ -372,7 +372,8 @@ class SlurmBackend:
         released = (op.subject for op in operations if op.verb is Verb.RELEASE and op.permitted)
         if (left := self._restarts.seconds_left(released)) > 0:
             self._sleep(left)
-        outcomes = BatchExecutor(self._commands, self._forms).execute(operations)
+        executor = BatchExecutor(self._commands, self._forms)
+        outcomes, self._forms = executor.execute(operations), executor.forms_now
         if any(operation.verb is Verb.CONFIGURE for operation in operations):
             self._reader.invalidate()
         return outcomes

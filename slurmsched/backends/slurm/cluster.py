@@ -113,10 +113,13 @@ def _reason(line: str) -> str:
 def parse_node_state(text: str) -> NodeState:
     """The state of `MIXED+DRAIN` or `DOWN*`. Flags match whole: Slurm powers up POWERED_DOWN nodes, not DOWN ones.
 
-    A node in maintenance is up: it is reserved then, and jobs of that reservation start.
+    A node in maintenance is up: it is reserved then, and jobs of that reservation start. One that is powered down has
+    nothing that could respond, and jobs power it up, also where it did not respond before it was drained and resumed.
     """
     flags = set(text.upper().rstrip("".join(_STATE_SUFFIXES) + "~#-+").split("+"))
     flags |= {_STATE_SUFFIXES[sign] for sign in text if sign in _STATE_SUFFIXES}
+    if "~" in text or "POWERED_DOWN" in flags:
+        flags.discard("NOT_RESPONDING")
     if flags & _DOWN:
         return NodeState.DOWN
     return NodeState.DRAINED if flags & (_DRAINING | _LEAVING) else NodeState.UP

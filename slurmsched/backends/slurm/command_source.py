@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
 
 from slurmsched.backends.slurm.cluster import SlurmctldConfiguration, parse_partition, parse_reservation
@@ -139,14 +140,19 @@ class CommandJobReader:
     _parsed: ParsedRows = field(default_factory=ParsedRows, init=False)
 
     def read_records(
-        self, commands: Commands, ids: Iterable[str] | None = None, detailed: Set[str] | None = None
+        self,
+        commands: Commands,
+        ids: Iterable[str] | None = None,
+        detailed: Set[str] | None = None,
+        own: Iterable[str] = (),
     ) -> tuple[list[JobRecord], list[SetAsideJob]]:
         """The records of all jobs and the jobs that cannot be read; with `ids` only those of these numbers.
 
-        `ids` are numbers of jobs, arrays or heterogeneous jobs. With `detailed` only the records of these have
-        allocations and a memory request that is not in doubt, and none has its array's throttle. Raises BackendError.
+        `ids` are numbers of jobs, arrays or heterogeneous jobs, `own` those of tasks of arrays with records of their
+        own. With `detailed` only the records of these have allocations and a memory request that is not in doubt, and
+        none has its array's throttle. Raises BackendError.
         """
-        table = read_squeue(commands, ids)
+        table = read_squeue(commands, ids, records=own)
 
         def needs_details(row: SqueueRow) -> bool:
             named = detailed is None or any(row.value(column) in detailed for column in ID_COLUMNS)
@@ -287,19 +293,25 @@ def read_partitions(commands: Commands, configuration: SlurmctldConfiguration) -
 
 
 def read_jobs(
-    commands: Commands, ids: Iterable[JobId], detailed: Iterable[JobId] | None = None
+    commands: Commands,
+    ids: Iterable[JobId],
+    detailed: Iterable[JobId] | None = None,
+    records: Mapping[JobId, str] = MappingProxyType({}),
 ) -> tuple[dict[JobId, Job], tuple[SetAsideJob, ...]]:
     """Reads these jobs: those that Slurm has, and those that it has but that cannot be parsed.
 
-    Only those in `detailed`, where that is given, have allocations and a memory request that is not in doubt. A job in
-    neither result is gone. Raises BackendError, and UnsafeCommandError for a text that is not a job id.
+    Tasks in `records` are read by the numbers of their own job records, and not with all tasks of the array. Only those
+    in `detailed`, where that is given, have allocations and a memory request that is not in doubt. A job in neither
+    result is gone. Raises BackendError, and UnsafeCommandError for a text that is not a job id.
     """
     wanted = {checked_job_id(job) for job in ids}
     if not wanted:
         return {}, ()
     certain = None if detailed is None else set(map(_job_number, detailed))
-    records, unreadable = CommandJobReader().read_records(commands, set(map(_job_number, wanted)), certain)
-    jobs, unclear, _ = parse_jobs(records, NO_LIMITS)
+    own = {records[job] for job in wanted & records.keys()}
+    numbers = set(map(_job_number, wanted - records.keys()))
+    found, unreadable = CommandJobReader().read_records(commands, numbers, certain, own)
+    jobs, unclear, _ = parse_jobs(found, NO_LIMITS)
     by_id = {parsed.job.id: parsed.job for parsed in jobs if parsed.job.id in wanted}
     set_aside = (*unreadable, *unclear)
     return by_id, tuple(aside for aside in set_aside if wanted & {aside.job, *_tasks_of_array(aside.job, wanted)})
@@ -369,21 +381,27 @@ def row_fields(row: SqueueRow) -> dict[str, str]:
 
 
 def _throttle_samples(table: Mapping[str, SqueueRow]) -> list[SqueueRow]:
-    """One pending task of each array that has tasks with job records, as held or requeued tasks get one.
+    """One task of each array that has waiting tasks and tasks with job records, as started or held tasks get one.
 
     For such an array squeue no longer shows the throttle; the record of each task does. It is read at every poll, as
-    the owner or an operator may change it.
+    the owner or an operator may change it. A task whose number is the array's comes last: asked for that, slurmctld
+    sends the records of all tasks.
     """
-    tasks = [row for row in table.values() if row.value("ArrayTaskID") != "N/A"]
-    known = {row.text("ArrayJobID") for row in tasks if "%" in row.text("ArrayTaskID")}
-    members = Counter(row.text("ArrayJobID") for row in tasks)
-    first: dict[str, SqueueRow] = {}
-    for row in tasks:
-        array, alone = row.text("ArrayJobID"), row.text("ArrayTaskID").isdecimal()
+    tasks = [
+        (row, row.text("ArrayJobID"), task, parse_state(row.text("State")))
+        for row in table.values()
+        if (task := row.text("ArrayTaskID")) != "N/A"
+    ]
+    waiting = {array for _, array, _, state in tasks if state is JobState.PENDING}
+    unclear = waiting - {array for _, array, task, _ in tasks if "%" in task}
+    members = Counter(array for _, array, _, _ in tasks)
+    samples: dict[str, SqueueRow] = {}
+    for row, array, task, state in tasks:
+        alone = task.isdecimal()
         split = alone or (_is_several_tasks(row) and members[array] > 1)
-        if array not in known and split and parse_state(row.text("State")) is JobState.PENDING and not row.too_long:
-            first[array] = row if alone else first.get(array, row)
-    return list(first.values())
+        if array in unclear and split and not row.too_long and state in (JobState.PENDING, JobState.RUNNING):
+            samples[array] = row if alone and row.number != array else samples.get(array, row)
+    return list(samples.values())
 
 
 def _throttles(table: Mapping[str, SqueueRow], fresh: Mapping[str, JobDetails | str | None]) -> dict[str, int]:

@@ -40,7 +40,7 @@ _CHANGE_COMMANDS: Final = re.compile(
     r"scontrol (?:hold|release|requeuehold Incomplete|update JobId=|update NodeName=|reconfigure\Z)"
     r"|scancel --ctld --signal=(?:USR1|USR2|TERM|INT|HUP) --full \d"
 )
-_CHANGE_LINE: Final = re.compile(r"(?:hold|release|requeuehold Incomplete|update) [A-Za-z0-9_.,:/+=\[\] -]+\Z")
+_CHANGE_LINE: Final = re.compile(r"(?:u?hold|release|requeuehold Incomplete|update) [A-Za-z0-9_.,:/+=\[\] -]+\Z")
 _SECONDS_PER_CHANGE: Final = 0.25
 """Seconds added to the timeout for each line of a batch: three times what an update took on 12,500 nodes and a busy
 machine, as a scontrol that is ended half-way leaves it open which of the updates were made."""
@@ -190,7 +190,8 @@ class Commands:
             return CommandResult(0, "", "")
 
     def change_many(self, lines: Sequence[str]) -> CommandResult:
-        """Feeds `hold`, `release`, `requeuehold` and `update` lines to one scontrol, which goes on after an error.
+        """Feeds `hold`, `uhold`, `release`, `requeuehold` and `update` lines to one scontrol, which goes on after an
+        error.
 
         Raises NoSlurmError, UnreachableError, UnsafeCommandError.
         """

@@ -220,9 +220,10 @@ def _split_at_mark(data: bytes, mark: bytes) -> list[bytes]:
 
 
 def _query_id(row: SqueueRow) -> str:
-    """The id that shows this job alone: an array's job number may show all its tasks, `ARRAY_TASK` shows one."""
-    task = row.text("ArrayTaskID")
-    return f"{row.text('ArrayJobID')}_{task}" if task.isdecimal() else row.number
+    """The id that shows this job alone: an array's job number may show all its tasks, `ARRAY_TASK` shows one, for which
+    slurmctld sends all."""
+    task, array = row.text("ArrayTaskID"), row.text("ArrayJobID")
+    return f"{array}_{task}" if task.isdecimal() and row.number == array else row.number
 
 
 def _details_of_job(text: bytes, row: SqueueRow) -> JobDetails | str | None:

@@ -230,6 +230,8 @@ def parse_record(record: JobRecord, limits: ClusterLimits) -> list[ParsedJob]:
     tasks = _parse_tasks(record.array_tasks)[:MAX_ARRAY_TASKS]
     if job.state is not JobState.PENDING and (tasks or record.het_id):
         job = replace(job, number=record.number)
+    if record.array_tasks.isdecimal() and record.number != record.array_id:
+        form = replace(form, record=record.number)
     return [ParsedJob(replace(job, id=f"{record.array_id}_{task}"), form) for task in tasks] or [ParsedJob(job, form)]
 
 

@@ -35,7 +35,7 @@ from slurmsched.backends.slurm.errors import UnsafeCommandError
 from slurmsched.backends.slurm.hostlist import fold_hostlist
 from slurmsched.backends.slurm.placeholder import PLACEHOLDER
 from slurmsched.backends.slurm.requests import RequestForm
-from slurmsched.model import JobSpec, Operation, Verb
+from slurmsched.model import JobId, JobSpec, Operation, Verb
 
 _JOB: Final = re.compile(r"[1-9][0-9]{0,9}(?:[_+][0-9]{1,9})?\Z")
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -112,7 +112,7 @@ def commands_for(operation: Operation, form: RequestForm) -> OperationCommands:
 
 _LONGEST_LINE: Final = 4_000
 """Bytes: where Slurm was built without readline, scontrol cuts a line of its standard input after 4,095."""
-_OF_TASK: Final = re.compile(r"((?:hold|release) [1-9][0-9]*)_[0-9]+\Z")
+_OF_TASK: Final = re.compile(r"((?:u?hold|release) [1-9][0-9]*)_[0-9]+\Z")
 
 
 def join_tasks(lines: Iterable[str]) -> list[str]:
@@ -133,6 +133,16 @@ def _fold_tasks(lines: list[str]) -> list[str]:
     return [folded] if len(folded) <= _LONGEST_LINE else [*_fold_tasks(lines[:half]), *_fold_tasks(lines[half:])]
 
 
+_HELD_AS: Final[Mapping[str, str]] = {"JobHeldAdmin": "hold", "JobHeldUser": "uhold"}
+
+
+def lines_to_split_out(reasons: Mapping[JobId, str]) -> list[str]:
+    """The lines that give waiting tasks of arrays job records of their own, by the reasons why they wait, and change
+    nothing else: those that are held are held again, in the same way. Others stay as they are."""
+    lines = [f"{_HELD_AS[reason]} {checked_job_id(task)}" for task, reason in reasons.items() if reason in _HELD_AS]
+    return join_tasks(sorted(lines, key=lambda line: line.split()[0]))
+
+
 def _hold(operation: Operation, _form: RequestForm) -> OperationCommands:
     return OperationCommands((f"hold {checked_job_id(operation.subject)}",))
 
@@ -150,7 +160,7 @@ def _requeue(operation: Operation, _form: RequestForm) -> OperationCommands:
 
 
 def _update(operation: Operation, form: RequestForm) -> OperationCommands:
-    job, before, spec = checked_job_id(operation.subject), operation.before, operation.after
+    job, before, spec = checked_job_id(form.record or operation.subject), operation.before, operation.after
     if not isinstance(spec, JobSpec):
         raise UnsafeCommandError(f"not a job spec for job {job}: {spec!r}")
     old = before if isinstance(before, JobSpec) else None

@@ -22,7 +22,8 @@ class RequestForm:
     The first three tell how GPUs are requested. CPUs per GPU and memory per CPU, per GPU or of whole nodes (`--mem=0`)
     stand in the environment of its script, so that no UPDATE may ask for them in another form.
     `requeued`: the job ran before, so Slurm set its begin time, not a user. `narrows`: a start may name the
-    placeholder.
+    placeholder. `record` is the number of a task's own job record, empty where it has none: to look a task up by its
+    array, scontrol loads the records of all its tasks before each update that names nodes.
     """
 
     per_node: bool = False
@@ -36,6 +37,7 @@ class RequestForm:
     shards_per_task: bool = False
     requeued: bool = False
     narrows: bool = False
+    record: str = ""
 
 
 DEFAULT_FORM = RequestForm(per_node=True)

@@ -12,19 +12,21 @@ know and names them on standard error; only those in `_OPTIONAL_COLUMNS` may be 
 
 from __future__ import annotations
 
-import hashlib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeVar
 
-from slurmsched.backends.protocol import BackendError, JobOrigin, UnreachableError
+from slurmsched.backends.protocol import BackendError
 from slurmsched.backends.slurm.commands import CommandResult, Commands
 from slurmsched.model import JobId
+
+Item = TypeVar("Item")
 
 _TEXT_BYTES: Final = 1_100
 """Bytes for a name or a comment: more than the 1,024 that slurmctld allows."""
@@ -101,6 +103,8 @@ _COLUMNS: Final[Mapping[str, tuple[int, int]]] = {
 _TASK_COLUMNS: Final[Mapping[str, int]] = {"JobID": 12, "ArrayJobID": 12, "ArrayTaskID": 12}
 """Bytes of the columns that identify a task."""
 
+_RECORD_COLUMNS: Final[Mapping[str, int]] = {**_TASK_COLUMNS, "Reason": 64}
+
 _OPTIONAL_COLUMNS: Final = frozenset({"ExcNodes", "Exclusive", "SegmentSize"})
 """Columns that not every release has: 22.05 has none of them, 24.11 only `ExcNodes`."""
 _PREFIX_COLUMNS: Final = frozenset({"Reason", "admin_comment", "Licenses", "BurstBuffer", "Prefer"})
@@ -113,6 +117,8 @@ ID_COLUMNS: Final = ("JobID", "ArrayJobID", "HetJobID")
 """The columns with the number of a job, of its array and of its heterogeneous job."""
 
 _SQUEUE: Final = ("squeue", "-h", "-a", "-t", "all")
+_EACH: Final = ("-r",)
+"""A row for each task of an array."""
 _UNKNOWN: Final = re.compile(r"Invalid job format specification: (\S+)")
 _GONE: Final = "Invalid job id specified"
 _BLANK: Final = ord(" ")
@@ -123,8 +129,13 @@ _BATCH_SIZE: Final = 200
 """Jobs per query with wide columns: their records stay under 40 MB of memory."""
 _FEWEST_OF_STEP: Final = 5
 """Tasks that `squeue -r` shows of a record whose tasks are told by a step: Slurm writes six or more so."""
-_MOST_NAMED: Final = 1_000
+MOST_NAMED: Final = 1_000
 """Jobs that a query names at most, of which each makes slurmctld list all jobs; for more jobs the table is read."""
+_MOST_ALONE: Final = 32
+"""Arrays of which each is queried by itself at most: each is a request to slurmctld."""
+_JOBS_PER_QUERY: Final = 300
+"""Jobs that take as long to list as an array of one record by itself, 17 ms; each further record of an array takes as
+long as two jobs. A query that names two jobs lists all: 1.3 s of 22,000 (24.11)."""
 
 
 class TableLayout:
@@ -201,25 +212,20 @@ class SqueueRow:
 
 
 def read_squeue(
-    commands: Commands, ids: Iterable[str] | None = None, *, hidden_tasks: bool = True
+    commands: Commands, ids: Iterable[str] | None = None, *, hidden_tasks: bool = True, records: Iterable[str] = ()
 ) -> dict[str, SqueueRow]:
-    """All jobs by job number, ascending; with `ids` only those (an array's number stands for all its tasks).
+    """All jobs by job number, ascending; with `ids` only those (an array's number stands for all its tasks) and those
+    of `records`, which are numbers of tasks with job records of their own.
 
     A job with truncated values is read again with wide columns. Without `hidden_tasks`, pending tasks that squeue only
     shows as a part of their array are left out. Raises BackendError.
     """
-    wanted = None if ids is None else sorted(set(ids), key=int)
-    if wanted is not None and not wanted:
-        return {}
-    queried = wanted if wanted is not None and len(wanted) <= _MOST_NAMED else ()
-    by_number = {row.number: row for row in sorted(_query(commands, queried, ()), key=lambda row: int(row.number))}
-    if wanted is not None and not queried:
-        chosen = frozenset(wanted)
-        by_number = {
-            number: row for number, row in by_number.items() if chosen & {row.value(key) for key in ID_COLUMNS}
-        }
+    wanted, own = None if ids is None else sorted(set(ids), key=int), sorted(set(records), key=int)
+    by_number = {row.number: row for row in _query_wanted(commands, wanted)}
     if hidden_tasks:
         by_number |= _split_out_tasks(commands, by_number)
+    # One by one: else squeue shows what is pending of an array as one.
+    by_number |= {row.number: row for row in _query_named(commands, own, each_task=True)}
     truncated_rows = [row for row in by_number.values() if row.truncated - _PREFIX_COLUMNS]
     for batch in _batched(truncated_rows):
         wide = frozenset[str]().union(*(row.truncated for row in batch)) - _PREFIX_COLUMNS
@@ -231,6 +237,18 @@ def read_squeue(
     return by_number
 
 
+def _query_wanted(commands: Commands, wanted: Sequence[str] | None) -> Sequence[SqueueRow]:
+    """The rows of these jobs, or of all for None, by their numbers."""
+    if wanted is not None and not wanted:
+        return ()
+    queried = wanted if wanted is not None and len(wanted) <= MOST_NAMED else ()
+    rows = sorted(_query(commands, queried, ()), key=lambda row: int(row.number))
+    if wanted is None or queried:
+        return rows
+    chosen = frozenset(wanted)
+    return [row for row in rows if chosen & {row.value(key) for key in ID_COLUMNS}]
+
+
 def _with_tasks_of(narrow: SqueueRow, wide: SqueueRow) -> SqueueRow:
     """The wide row, with the tasks that an array's record was found to stand for: squeue shows all that are pending."""
     if "ArrayTaskID" not in narrow.replaced:
@@ -239,86 +257,30 @@ def _with_tasks_of(narrow: SqueueRow, wide: SqueueRow) -> SqueueRow:
     return replace(wide, truncated=wide.truncated - found.keys(), replaced={**wide.replaced, **found})
 
 
-_ORIGIN_COLUMNS: Final[Mapping[str, int]] = {
-    "JobID": 12,
-    "ArrayJobID": 12,
-    "UserName": 256,
-    "SubmitTime": 20,
-    "Command": _TEXT_BYTES,
-    "WorkDir": _TEXT_BYTES,
-}
-_MINUTE: Final = slice(len("2026-01-01T00:00"))
+def columns_query(
+    ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS, *, each_task: bool = False
+) -> tuple[str, ...]:
+    """The squeue command for all jobs, or for these ids with these columns wide; with `each_task` a row for each."""
+    return narrow_query(ids, _widths(wide if ids else ()), each_task=each_task)
 
 
-def read_origins(commands: Commands, jobs: Iterable[JobId]) -> dict[JobId, JobOrigin]:
-    """The script and folder of each of these jobs, but parts of heterogeneous ones; tasks of an array have the same.
-
-    A script takes one command of 8 ms (24.11), so it is read once for an array, and once for what the same owner
-    submitted by the same path, from the same folder and in the same minute. Raises BackendError.
-    """
-    by_number: dict[str, list[JobId]] = {}
-    for job in jobs:
-        if re.fullmatch(r"\d+(_\d+)?", job):
-            by_number.setdefault(job.partition("_")[0], []).append(job)
-    if not by_number:
-        return {}
-    widths = ",".join(f"{column}:{width}" for column, width in _ORIGIN_COLUMNS.items())
-    try:
-        answer = commands.read_result(*_SQUEUE, "-O", widths, *_job_option(list(by_number)))
-    except BackendError as error:
-        if _GONE in str(error):
-            return {}
-        raise
-    origins: dict[JobId, JobOrigin] = {}
-    submitted: dict[tuple[bytes | str, ...], str] = {}
-    for row in _parse_rows(answer.stdout_bytes, _ORIGIN_COLUMNS):
-        array, path = row.value("ArrayJobID"), row.raw("Command")
-        number = array if array.isdecimal() else row.number
-        if number not in by_number:
-            continue
-        alike = row.raw("UserName"), path, row.raw("WorkDir"), row.value("SubmitTime")[_MINUTE]
-        script = submitted.get(alike) if path.startswith(b"/") else None
-        if script is None:
-            script = submitted[alike] = _script_digest(commands, row, number)
-        origins |= dict.fromkeys(by_number.pop(number), JobOrigin(script, row.text("WorkDir")))
-    return origins
-
-
-def _script_digest(commands: Commands, row: SqueueRow, number: str) -> str:
-    """A digest of the script or, where it cannot be read, of its path."""
-    try:
-        text = commands.read_result("scontrol", "write", "batch_script", number, "-").stdout_bytes
-    except UnreachableError:
-        raise
-    except BackendError:
-        path = row.raw("Command")
-        text = b"path " + path if path.startswith(b"/") else b""
-    return hashlib.sha256(text).hexdigest()[:_DIGEST] if text else ""
-
-
-_DIGEST: Final = 16
-
-
-def columns_query(ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS) -> tuple[str, ...]:
-    """The squeue command for all jobs, or for these ids with these columns wide."""
-    widths = _widths(wide if ids else ())
-    return (*_SQUEUE, "-O", ",".join(f"{column}:{width}" for column, width in widths.items()), *_job_option(ids))
-
-
-def excluded_query(ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS) -> tuple[str, ...]:
+def excluded_query(
+    ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS, *, each_task: bool = False
+) -> tuple[str, ...]:
     """The squeue command for excluded nodes with `-o`, which releases without the `ExcNodes` column need."""
-    return (*_SQUEUE, "-o", f"%12A%{_widths(wide if ids else ())['ExcNodes']}x", *_job_option(ids))
+    form = f"%12A%{_widths(wide if ids else ())['ExcNodes']}x"
+    return (*_SQUEUE, *_EACH[:each_task], "-o", form, *_job_option(ids))
 
 
-def tasks_query(arrays: Sequence[str]) -> tuple[str, ...]:
-    """The squeue command for every task of these arrays, also those without a job record."""
-    return (
-        *_SQUEUE,
-        "-r",
-        "-O",
-        ",".join(f"{column}:{width}" for column, width in _TASK_COLUMNS.items()),
-        *_job_option(arrays),
-    )
+def narrow_query(
+    ids: Sequence[str], columns: Mapping[str, int] = _TASK_COLUMNS, *, each_task: bool = False
+) -> tuple[str, ...]:
+    """The squeue command for columns of these widths, of all jobs or of these ids.
+
+    With `each_task` it shows a row for every task of an array, also for those without a job record.
+    """
+    form = ",".join(f"{column}:{width}" for column, width in columns.items())
+    return (*_SQUEUE, *_EACH[:each_task], "-O", form, *_job_option(ids))
 
 
 def _widths(wide: Collection[str]) -> dict[str, int]:
@@ -335,17 +297,20 @@ def _job_option(ids: Sequence[str]) -> tuple[str, ...]:
     return ("-j", ",".join(ids)) if ids else ()
 
 
-def _query(commands: Commands, ids: Sequence[str], wide: Collection[str]) -> Iterator[SqueueRow]:
+def _query(
+    commands: Commands, ids: Sequence[str], wide: Collection[str], *, each_task: bool = False
+) -> Iterator[SqueueRow]:
     """The rows of one query; none if Slurm knows none of the jobs."""
     try:
-        answer = commands.read_result(*columns_query(ids, wide))
+        answer = commands.read_result(*columns_query(ids, wide, each_task=each_task))
         unknown = _unknown_columns(answer)
         widths = {column: width for column, width in _widths(wide).items() if column not in unknown}
         if "ExcNodes" in widths:
             yield from _parse_rows(answer.stdout_bytes, widths)
             return
         excluded = _parse_excluded(
-            commands.read_result(*excluded_query(ids, wide)).stdout_bytes, _COLUMNS["ExcNodes"]["ExcNodes" in wide]
+            commands.read_result(*excluded_query(ids, wide, each_task=each_task)).stdout_bytes,
+            _COLUMNS["ExcNodes"]["ExcNodes" in wide],
         )
     except BackendError as error:
         if ids and _GONE in str(error):
@@ -357,10 +322,10 @@ def _query(commands: Commands, ids: Sequence[str], wide: Collection[str]) -> Ite
         yield replace(row, truncated=truncated, replaced={"ExcNodes": nodes})
 
 
-def _query_named(commands: Commands, names: Sequence[str]) -> Iterator[SqueueRow]:
-    """The rows of the tasks with these names, as many as a query may name at once."""
-    for first in range(0, len(names), _MOST_NAMED):
-        yield from _query(commands, names[first : first + _MOST_NAMED], ())
+def _query_named(commands: Commands, names: Sequence[str], *, each_task: bool = False) -> Iterator[SqueueRow]:
+    """The rows of the tasks with these names or numbers, as many as a query may name at once."""
+    for named in _batched(names, MOST_NAMED):
+        yield from _query(commands, named, (), each_task=each_task)
 
 
 def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict[str, SqueueRow]:
@@ -371,8 +336,9 @@ def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict
     arrays = [row.number for row in table.values() if re.match(r"\d+[-,:%]", row.value("ArrayTaskID"))]
     array_tasks: dict[str, list[str]] = {}
     hidden: dict[str, str] = {}
-    for first in range(0, len(arrays), _BATCH_SIZE):
-        for number, array, task in _query_tasks(commands, arrays[first : first + _BATCH_SIZE]):
+    alone = commands.rate_limit is None and _quicker_alone(arrays, table)
+    for named in _batched(arrays, 1 if alone else _BATCH_SIZE):
+        for number, array, task in _query_tasks(commands, named):
             if number in table and number == array:
                 array_tasks.setdefault(number, []).append(task)
             elif number not in table:
@@ -391,6 +357,14 @@ def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict
     return rows
 
 
+def _quicker_alone(arrays: Sequence[str], table: Mapping[str, SqueueRow]) -> bool:
+    """Whether to query each of these arrays by itself takes less than a query of several, which lists all jobs."""
+    if not 0 < len(arrays) <= _MOST_ALONE:
+        return False
+    records = Counter(row.value("ArrayJobID") for row in table.values())
+    return sum(_JOBS_PER_QUERY + 2 * records[array] for array in arrays) <= len(table)
+
+
 def _next_of_step(tasks: Sequence[str]) -> str:
     """The task that may be missing: `squeue -r` leaves out the last one of a record whose tasks are told by a step, as
     `0-12:2` (25.11), which are six or more."""
@@ -399,16 +373,44 @@ def _next_of_step(tasks: Sequence[str]) -> str:
     return str(numbers[-1] + steps.pop()) if len(numbers) >= _FEWEST_OF_STEP and len(steps) == 1 else ""
 
 
-def _query_tasks(commands: Commands, arrays: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The job number, array number and task id of each task of these arrays."""
+def _query_tasks(
+    commands: Commands, arrays: Sequence[str], columns: Mapping[str, int] = _TASK_COLUMNS
+) -> Iterator[tuple[str, ...]]:
+    """The values of these columns of each task of these arrays."""
+    for row in query_columns(commands, arrays, columns, each_task=True):
+        yield tuple(map(row.value, columns))
+
+
+def query_columns(
+    commands: Commands, ids: Sequence[str], columns: Mapping[str, int], *, each_task: bool = False
+) -> Iterator[SqueueRow]:
+    """The rows of these jobs, or of all, with these columns; none if Slurm knows none of the jobs."""
     try:
-        answer = commands.read_result(*tasks_query(arrays))
+        answer = commands.read_result(*narrow_query(ids, columns, each_task=each_task))
     except BackendError as error:
-        if _GONE in str(error):
+        if ids and _GONE in str(error):
             return
         raise
-    for row in _parse_rows(answer.stdout_bytes, _TASK_COLUMNS):
-        yield tuple(map(row.value, _TASK_COLUMNS))
+    yield from _parse_rows(answer.stdout_bytes, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """Where slurmctld keeps a task of an array: the number of its job record, empty where it shares that of its array
+    with others or is its last; and the reason why it waits, as Slurm calls it."""
+
+    number: str
+    reason: str
+
+
+def read_task_records(commands: Commands, array: str) -> dict[JobId, TaskRecord]:
+    """The record of each task of an array that is in the queue. Raises BackendError."""
+    rows = [*_query_tasks(commands, [array], _RECORD_COLUMNS)]
+    shared = {number for number, times in Counter(number for number, *_ in rows).items() if times > 1}
+    return {
+        f"{of}_{task}": TaskRecord("" if number == of or number in shared else number, reason)
+        for number, of, task, reason in rows
+    }
 
 
 def _unknown_columns(answer: CommandResult) -> frozenset[str]:
@@ -437,8 +439,8 @@ def _layout(widths: tuple[tuple[str, int], ...]) -> TableLayout:
     return TableLayout(dict(widths))
 
 
-def _batched(rows: Sequence[SqueueRow]) -> Iterator[Sequence[SqueueRow]]:
-    return (rows[start : start + _BATCH_SIZE] for start in range(0, len(rows), _BATCH_SIZE))
+def _batched(items: Sequence[Item], size: int = _BATCH_SIZE) -> Iterator[Sequence[Item]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _parse_excluded(data: bytes, width: int) -> dict[str, tuple[str, bool]]:

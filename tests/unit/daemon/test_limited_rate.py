@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.simulated import SimulatedBackend
-from slurmsched.daemon.batches import BATCH_SECONDS, batch_size, begun_in_time, next_batch_size
+from slurmsched.daemon.batches import (
+    BATCH_SECONDS,
+    BatchPace,
+    RoundEnd,
+    batch_size,
+    begun_in_time,
+    end_of_starts,
+)
 from slurmsched.daemon.scheduler import schedule_round
 from slurmsched.model import BlockCause, Hold, JobState, Operation, Outcome, Result, Verb
 from slurmsched.report.rounds import has_blocked_operation
@@ -32,18 +39,22 @@ def test_how_many_operations_are_one_batch(jobs: int, seconds: float, size: int)
 
 
 @pytest.mark.parametrize(
-    ("done", "seconds", "size"),
+    ("done", "seconds", "left", "size"),
     [
-        pytest.param(100, 0.0, 200, id="no time at all: twice as many"),
-        pytest.param(100, 1.0, 200, id="a quick one: twice as many"),
-        pytest.param(100, 15.0, 100, id="as long as a batch may take"),
-        pytest.param(100, 60.0, 25, id="four times as long"),
-        pytest.param(600, 1.0, 1_000, id="never more than the most"),
-        pytest.param(1, 100.0, 1, id="one at least"),
+        pytest.param(100, 0.0, 60.0, 200, id="no time at all: twice as many"),
+        pytest.param(100, 1.0, 60.0, 200, id="a quick one: twice as many"),
+        pytest.param(100, 15.0, 60.0, 100, id="as long as a batch may take"),
+        pytest.param(100, 60.0, 60.0, 25, id="four times as long"),
+        pytest.param(600, 1.0, 60.0, 1_000, id="never more than the most"),
+        pytest.param(1, 100.0, 60.0, 1, id="one at least"),
+        pytest.param(300, 10.0, 8.0, 120, id="half of the time that is left"),
+        pytest.param(300, 10.0, -1.0, 90, id="what has to be finished goes on at its pace when time is over"),
     ],
 )
-def test_a_slow_slurmctld_is_sent_less_at_once(done: int, seconds: float, size: int) -> None:
-    assert next_batch_size(done, seconds, 1_000) == size
+def test_a_slow_slurmctld_is_sent_less_at_once(done: int, seconds: float, left: float, size: int) -> None:
+    pace = BatchPace()
+    pace.learn(done, seconds)
+    assert pace.next_size(done, 1_000, left) == size
 
 
 @pytest.mark.parametrize(
@@ -180,3 +191,52 @@ def test_a_round_waits_for_a_start_that_another_job_left_for(tmp_path: Path) -> 
         world.later(3000)
     assert newcomer in world.held(), "it was taken back"
     assert world.where()[long], "and the other one returned to its place"
+
+
+def test_the_slowest_large_batch_tells_how_long_commands_take() -> None:
+    pace = BatchPace()
+    assert (pace.each, pace.left(30.0)) == (0.0, 30.0), "nobody knows yet"
+    pace.learn(300, 1.5)
+    assert (pace.each, pace.left(30.0)) == (0.005, 30.0), "one batch: by its commands"
+    pace.learn(100, 8.0)
+    assert (pace.each, pace.left(30.0)) == (0.065, 27.0), "releases, after which slurmctld tries what is released"
+    pace.learn(300, 2.0)
+    assert pace.each == 0.065, "the next updates will be released too"
+    pace.learn(1, 0.6)
+    assert pace.each == pytest.approx(0.074), "a small one tells how long it takes to read one back"
+    assert pace.left(30.0) == pytest.approx(28.8)
+    for _ in range(3):
+        pace.learn(200, 4.0)
+    assert pace.left(30.0) == pytest.approx(22.0), "longer, the more have started"
+
+
+def test_where_batches_take_long_to_be_read_back_they_are_not_made_small() -> None:
+    """With 10,000 running jobs 28 commands took 3.7 s, as 100 did."""
+    pace = BatchPace()
+    for commands, seconds in ((100, 4.0), (200, 4.2), (28, 3.7)):
+        pace.learn(commands, seconds)
+    assert pace.next_size(200, 1_000, left=10.0) == 400
+
+
+def test_a_round_ends_in_as_long_as_those_took_that_were_cut_short() -> None:
+    end = RoundEnd()
+    assert end.expected(4.0) == 8.0, "none was: twice its first look"
+    end.learn(4.0, 6.0)
+    assert end.expected(3.0) == pytest.approx(6.6), "a tenth more than it took"
+    end.learn(4.0, 4.0)
+    assert end.expected(3.0) == pytest.approx(5.5), "a shorter one counts half"
+    end.learn(1.0, 60.0)
+    assert end.expected(3.0) == pytest.approx(4.95), (
+        "one that hung for a minute counts no more than it could have taken"
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "last_look", "end"),
+    [
+        pytest.param(120.0, 5.0, 155.0, id="a minute from its beginning, but for its last look"),
+        pytest.param(150.0, 5.0, 170.0, id="twenty seconds at least, after 50 for the decision"),
+    ],
+)
+def test_when_a_round_begins_no_more_starts(now: float, last_look: float, end: float) -> None:
+    assert end_of_starts(100.0, now, 60.0, last_look) == end

@@ -161,6 +161,14 @@ def test_after_a_failure_it_waits_longer_each_time_and_asks_for_less() -> None:
     assert (answered.failures, answered.problem) == (0, "")
 
 
+def test_what_is_read_again_makes_no_page_too_long() -> None:
+    cursor = AccountingCursor(NOW - 120, span=HOUR)
+    burst = [run(number, NOW - 150) for number in range(6_000)]
+    after, kept = cursor.after([*burst, run(6_000, NOW - 60)], NOW)
+    assert (after.reached, after.span) == (NOW, 2 * HOUR), "it goes on from now, and not a second at a time"
+    assert len(kept) == 6_001, "slurmdbd may have learnt of some of them only now"
+
+
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.integers(1, 8))
 def test_however_runs_end_none_is_left_out_and_it_comes_to_an_end(ends: list[int], page: int) -> None:
     """With pages of `page` runs; each answer is what ended within the window, as sacct gives it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from slurmsched.backends.slurm.command_source import CommandJobReader
 from slurmsched.backends.slurm.commands import CommandResult, Commands
 from slurmsched.backends.slurm.jobs import NO_LIMITS, ParsedJob, parse_jobs
-from slurmsched.backends.slurm.squeue_table import columns_query, excluded_query, tasks_query
+from slurmsched.backends.slurm.squeue_table import columns_query, excluded_query, narrow_query
 
 __all__ = ["Replay", "jobs_in"]
 
@@ -32,7 +32,7 @@ class Replay:
             for kind, query in (("columns", columns_query(ids)), ("excluded", excluded_query(ids))):
                 if command == query:
                     return self._answer(f"{name}_{kind}")
-        if command == tasks_query(command[-1:]):
+        if command == narrow_query(command[-1:], each_task=True):
             return _said(b"")  # no task was recorded that was changed by itself
         if command == ("scontrol", "-a", "-d", "-o", "show", "job"):
             return _said((self._folder / "show_job.txt").read_bytes())

@@ -110,6 +110,24 @@ def test_a_refusal_is_told_in_slurms_words(job: FakeJob, operation: Operation, w
     assert one(slurm, operation) == (Result.REFUSED, words)
 
 
+def test_a_task_with_a_record_of_its_own_is_updated_by_its_number() -> None:
+    """For an update that names nodes scontrol loads all tasks of the array that `7_3` names."""
+    tasks = [FakeJob(12, array="7_3", **HELD), FakeJob(7, array="7_4", **HELD), FakeJob(13, array="7_5-6", **HELD)]
+    slurm = FakeSlurm(tasks, [FakeNode("n1")])
+    outcomes = done(slurm, *(op(Verb.UPDATE, f"7_{task}", SHAPE) for task in (3, 4)), op(Verb.RELEASE, "7_3"))
+    assert [line.partition(" Req")[0] for line in slurm.ran] == ["update JobId=12", "update JobId=7_4", "release 7_3"]
+    assert outcomes[0].commands == (f"scontrol {slurm.ran[0]}",)
+    assert slurm.jobs[12].fields["ReqNodeList"] == "n1"
+
+
+def test_a_refusal_that_names_a_tasks_number_is_that_tasks() -> None:
+    slurm = FakeSlurm([FakeJob(12, array="7_3", **HELD), FakeJob(13, array="7_4", **HELD)], [FakeNode("n1")])
+    slurm.refusals = {"JobId=12": "Access/permission denied"}
+    first, second = done(slurm, *(op(Verb.UPDATE, f"7_{task}", SHAPE) for task in (3, 4)))
+    assert (first.result, first.detail) == (Result.REFUSED, "Access/permission denied")
+    assert "denied" not in second.detail
+
+
 def test_a_refusal_of_one_does_not_stop_the_others() -> None:
     slurm = FakeSlurm([FakeJob(1), FakeJob(2)])
     slurm.refusals = {"hold 1": "Access/permission denied"}
@@ -400,3 +418,65 @@ def test_an_array_of_which_all_tasks_are_held_stays_one_record() -> None:
     assert slurm.ran == ["hold 7_[0-10]", "hold 21"]
     assert {outcome.result for outcome in outcomes} == {Result.DONE}
     assert [outcome.commands for outcome in outcomes[:2]] == [("scontrol hold 7_0",), ("scontrol hold 7_1",)]
+
+
+def an_array(reason: str = "JobHeldAdmin") -> FakeSlurm:
+    return FakeSlurm([FakeJob(7, array="7_0-49", priority=0, reason=reason), FakeJob(8)], [FakeNode("n1")])
+
+
+@pytest.mark.parametrize(
+    ("reason", "split"),
+    [
+        pytest.param("JobHeldAdmin", "hold 7_[5-34]", id="held by us"),
+        pytest.param("JobHeldUser", "uhold 7_[5-34]", id="held by the submit hook"),
+    ],
+)
+def test_many_tasks_get_records_of_their_own_before_they_are_updated(reason: str, split: str) -> None:
+    """By a task's name scontrol loads all records of the array for each update, by its number one."""
+    slurm = an_array(reason)
+    outcomes = done(slurm, *(op(Verb.UPDATE, f"7_{task}", SHAPE) for task in range(5, 35)))
+    assert slurm.ran[0] == split, "they are held again as they were held, which changes nothing else"
+    named = [re.match(r"update JobId=(\d+) ", line) for line in slurm.ran[1:]]
+    assert [int(match[1]) for match in named if match] == [
+        job.number for job in slurm.jobs.values() if job.number > 8 and job.fields.get("ReqNodeList") == "n1"
+    ]
+    assert len(slurm.ran) == 31
+    assert slurm.jobs[7].array == "7_" + ",".join(map(str, [*range(5), *range(35, 50)])), "others stay together"
+    assert "ReqNodeList" not in slurm.jobs[7].fields
+    assert [outcome.operation.subject for outcome in outcomes] == [f"7_{task}" for task in range(5, 35)]
+
+
+def test_tasks_that_got_records_are_read_by_their_numbers_until_the_next_poll() -> None:
+    slurm = an_array()
+    backend = connected(slurm)
+    backend.observe()
+    tasks = [f"7_{task}" for task in range(30)]
+    backend.execute([op(Verb.UPDATE, task, SHAPE) for task in tasks])
+    slurm.asked.clear()
+    released = backend.execute([op(Verb.RELEASE, task) for task in tasks])
+    assert slurm.asked == ["squeue"], "not with all tasks of the array, which takes three"
+    assert {outcome.result for outcome in released} == {Result.DONE}
+
+
+@pytest.mark.parametrize(
+    ("reason", "tasks"),
+    [
+        pytest.param("JobHeldAdmin", 5, id="few: a look at the array takes longer"),
+        pytest.param("Resources", 30, id="not held: a hold would change it"),
+    ],
+)
+def test_else_tasks_are_updated_by_their_names(reason: str, tasks: int) -> None:
+    slurm = an_array(reason)
+    done(slurm, *(op(Verb.UPDATE, f"7_{task}", SHAPE) for task in range(tasks)))
+    assert [line.split()[1] for line in slurm.ran] == [f"JobId=7_{task}" for task in range(tasks)]
+
+
+def test_the_last_task_of_an_array_has_its_number_and_is_updated_by_its_name() -> None:
+    """Slurm would keep tasks together that are all changed at once."""
+    slurm = an_array()
+    done(slurm, *(op(Verb.UPDATE, f"7_{task}", SHAPE) for task in range(50)))
+    assert slurm.ran[0] == "hold 7_[0-48]"
+    assert [line.split()[1] for line in slurm.ran[1:]] == [
+        *(f"JobId={number}" for number in range(9, 58)),
+        "JobId=7_49",
+    ]

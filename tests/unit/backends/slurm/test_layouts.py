@@ -24,7 +24,7 @@ from slurmsched.backends.slurm.hostlist import expand_hostlist
 from slurmsched.backends.slurm.job_details import parse_details
 from slurmsched.backends.slurm.squeue_table import read_squeue
 from slurmsched.model import JobState, Snapshot
-from slurmsched.rounds.collector import paused_collector
+from slurmsched.rounds.round import paused_collector
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
 
 ON_N1 = {
@@ -171,6 +171,24 @@ def test_a_changed_number_of_tasks_at_once_counts_from_the_next_look_on() -> Non
     for job in slurm.jobs.values():
         job.throttle = 4
     assert backend.observe().jobs_by_id["9_2"].throttle == 4
+
+
+@pytest.mark.parametrize(
+    ("tasks", "asked"),
+    [
+        pytest.param([FakeJob(9, array="9_3"), FakeJob(12, array="9_2")], "show job 12", id="waiting"),
+        pytest.param([FakeJob(9, array="9_3-7"), running(11, array="9_1")], "show job 11", id="running"),
+        pytest.param([FakeJob(9, array="9_3")], "show job 9_3", id="no other is left"),
+    ],
+)
+def test_how_many_may_run_is_asked_by_the_number_of_one_task(tasks: list[FakeJob], asked: str) -> None:
+    """Asked by the array's number, slurmctld sends the records of all its tasks."""
+    slurm = FakeSlurm(tasks, [FakeNode("n1")])
+    backend = SlurmBackend(Commands(5, runner=slurm), CommandSource(), lambda: 1000.0)
+    backend.observe()
+    slurm.asked.clear()
+    backend.observe()
+    assert [line for line in slurm.asked if line.startswith("show job")] == [asked]
 
 
 def test_a_job_that_ends_between_the_two_commands_is_gone() -> None:

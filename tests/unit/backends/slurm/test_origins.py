@@ -9,7 +9,7 @@ import pytest
 from slurmsched.backends.protocol import BackendError, JobOrigin
 from slurmsched.backends.slurm.commands import CommandResult, Commands
 from slurmsched.backends.slurm.errors import UnsafeCommandError
-from slurmsched.backends.slurm.squeue_table import read_origins
+from slurmsched.backends.slurm.origins import read_origins
 
 GONE = CommandResult(1, "", "slurm_load_jobs error: Invalid job id specified\n")
 DENIED = CommandResult(1, "", "job_script error: Access/permission denied\n")
@@ -99,12 +99,35 @@ def test_a_script_that_may_not_be_read_goes_by_its_path() -> None:
 
 def test_paths_that_pose_as_other_jobs_are_paths() -> None:
     slurm = Slurm(("1", "N/A", "/a\n2           N/A         /root", "/a\n3 |", b"x"))
-    assert read_origins(slurm.commands, ["1", "2", "3"]) == {"1": read_origins(slurm.commands, ["1"])["1"]}
+    alone = read_origins(slurm.commands, ["1"])["1"]
+    assert read_origins(slurm.commands, ["1", "2", "3"]) == {"1": alone, "2": JobOrigin(), "3": JobOrigin()}
+
+
+def test_more_scripts_than_are_read_at_once_are_left_to_a_later_call() -> None:
+    jobs = [(str(job), "N/A", f"/a/{job // 2}.sh", "/a", b"%d" % (job // 2)) for job in range(1, 8)]
+    slurm = Slurm(*jobs, by=[("alice", "2026-11-23T10:00:00")] * 7)
+    asked = [job[0] for job in jobs]
+    first = read_origins(slurm.commands, [*asked, "9"], scripts=2)
+    assert first.keys() == {"1", "2", "3", "9"}, "the jobs of two scripts, and what is known not to be there"
+    second = read_origins(slurm.commands, [job for job in asked if job not in first], scripts=2)
+    assert second.keys() == {"4", "5", "6", "7"}
+    assert len({origin.script for origin in (first | second).values()}) == 5
+
+
+def test_the_origins_of_very_many_jobs_are_read_from_the_whole_queue() -> None:
+    slurm = Slurm(
+        *((str(job), "N/A", "/a/x.sh", "/a", b"x") for job in range(1, 1500)),
+        by=[("alice", "2026-11-23T10:00:00")] * 1499,
+    )
+    found = read_origins(slurm.commands, [str(job) for job in range(1, 1400)])
+    assert found.keys() == {str(job) for job in range(1, 1400)}
+    assert [("-j" in argv, len(argv)) for argv in slurm.asked if argv[0] == "squeue"] == [(False, 7)]
+    assert len(slurm.asked) == 2, "and their one script"
 
 
 @pytest.mark.parametrize("jobs", [[], ["12+1"], ["5"]])
 def test_nothing_is_known_of_parts_of_heterogeneous_jobs_and_of_jobs_that_are_gone(jobs: list[str]) -> None:
-    assert read_origins(Slurm().commands, jobs) == {}
+    assert read_origins(Slurm().commands, jobs) == dict.fromkeys(jobs, JobOrigin())
 
 
 def test_a_slurm_that_fails_is_an_error() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from slurmsched.backends.protocol import BackendError
 from slurmsched.backends.slurm.commands import CommandResult, Commands
+from slurmsched.backends.slurm.rate_limit import RateLimit
 from slurmsched.backends.slurm.squeue_table import columns_query, read_squeue
 from tests.unit.fake_slurm import FakeJob, FakeSlurm
 
@@ -175,6 +176,34 @@ def test_hundreds_of_such_tasks_are_one_query_since_slurmctld_lists_all_jobs_for
 
     assert len(read_squeue(Commands(5, runner=squeue), ["5"])) == 901
     assert len(queries) == 3
+
+
+@pytest.mark.parametrize(
+    ("others", "queries"),
+    [
+        pytest.param(602, ["5", "6"], id="each takes less than a list of all jobs"),
+        pytest.param(601, ["5,6"], id="which a query of two of them is"),
+    ],
+)
+def test_of_a_long_queue_a_few_arrays_are_asked_for_one_by_one(others: int, queries: list[str]) -> None:
+    arrays = [FakeJob(5, array="5_1-2"), FakeJob(6, array="6_1-2")]
+    slurm = FakeSlurm([*arrays, *(FakeJob(7 + number) for number in range(others))])
+    asked = list[str]()
+
+    def squeue(argv, given, timeout, env):  # type: ignore[no-untyped-def]
+        if "-r" not in argv:
+            return slurm(argv, given, timeout, env)
+        asked.append(argv[-1])
+        tasks = "".join(f"{array:<12}{array:<12}{task:<12}\n" for array in argv[-1].split(",") for task in (1, 2))
+        return CommandResult(0, tasks, "", tasks.encode())
+
+    assert len(read_squeue(Commands(5, runner=squeue))) == 2 + others
+    assert asked == queries
+
+    limited = Commands(5, runner=squeue)
+    limited.rate_limit, asked = RateLimit(30, 2.0), []
+    assert len(read_squeue(limited)) == 2 + others
+    assert asked == ["5,6"], "the site limits our requests"
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)

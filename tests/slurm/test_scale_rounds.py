@@ -1,0 +1,86 @@
+"""A daemon on 1,000 nodes with 5,000 jobs, on a real slurmctld whose nodes run no slurmd: it fills them round by round.
+
+    SLURMSCHED_SCALE_NODES=12500 SLURMSCHED_SCALE_JOBS=25000 SLURMSCHED_SCALE_NARROW=1 SLURMSCHED_SCALE_RUNNING=8000 \
+        SLURMSCHED_SCALE_PERIOD=60 .venv/bin/pytest tests/slurm/test_scale_rounds.py -rP
+
+With SLURMSCHED_SCALE_NARROW=1 slurm.conf has the node that starts name (docs/admin.md, thousands of nodes). Times are
+printed for people and not asserted. The cluster is its own: a node without slurmd that a job has powered up cannot be
+had again, since slurmctld looks for its address for ten seconds once it is powered down, and answers nobody meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.slurm.conftest import SETTINGS
+from tests.slurm.mini import Mini
+from tests.slurm.test_scale import CLUSTER, JOBS, NODES, Bystander, full
+
+__all__ = ["CLUSTER", "full"]  # what pytest looks for in a module
+
+pytestmark = pytest.mark.parametrize("mini", ["trixie"], indirect=True, scope="module")
+RUNNING = int(os.environ.get("SLURMSCHED_SCALE_RUNNING", str(NODES)))
+PERIOD = float(os.environ.get("SLURMSCHED_SCALE_PERIOD", "5"))
+
+ROUNDS = """
+import json, sqlite3
+store = sqlite3.connect("file:/var/lib/synsched/synsched.db?mode=ro", uri=True)
+store.row_factory = sqlite3.Row
+columns = "finished - started AS whole, observe_s, decide_s, plan_s, apply_s, reads, writes, running, waiting, error"
+print(json.dumps([dict(row) for row in store.execute(f"SELECT {columns} FROM rounds WHERE finished")]))
+"""
+"""The rounds of the daemon that have ended, with the seconds that each took as a whole and by phase."""
+
+
+def rounds(mini: Mini) -> list[dict[str, Any]]:
+    said: list[dict[str, Any]] = json.loads(mini.sure("python3", "-c", ROUNDS, user="synsched"))
+    return said
+
+
+def wait_for(full: Mini, enough: Callable[[list[dict[str, Any]]], bool], seconds: float) -> list[dict[str, Any]]:
+    """The rounds that have ended, once they are `enough`. Looked at seldom and in our database: to be asked about all
+    jobs time and again slows slurmctld down."""
+    deadline = time.monotonic() + seconds
+    while not enough(ended := rounds(full)):
+        assert time.monotonic() < deadline, ended
+        time.sleep(min(5.0, PERIOD / 2))
+    return ended
+
+
+def test_the_daemon_starts_jobs_round_by_round_and_then_changes_nothing(full: Mini) -> None:
+    full.configure(**{**SETTINGS, "rounds": {"mode": "enforce", "period": PERIOD}, "policy": {"system": "unified"}})
+    usual, starting, waiting = Bystander(full.name), Bystander(full.name), Bystander(full.name)
+    usual.look(seconds=5)
+    earlier = len(rounds(full))
+    with full.daemon("--keep-holds"):
+        with starting.beside():
+            first = wait_for(
+                full, lambda ended: len(ended) > earlier and ended[-1]["running"] >= RUNNING, 900 + 60 * PERIOD
+            )
+        idle = full.sure("sinfo", "-h", "-N", "-p", "gpu", "-t", "idle", "-o", "%N").split()
+        for begin in range(0, len(idle), 500):
+            some = ",".join(idle[begin : begin + 500])
+            full.sure("scontrol", "update", f"NodeName={some}", "State=DRAIN", "Reason=full")
+        calm = len(rounds(full)) + 3
+        with waiting.beside():
+            ended = wait_for(full, lambda ended: len(ended) >= calm + 8, 900 + 9 * PERIOD)
+    started, unchanged = first[earlier:], ended[calm : calm + 8]
+    print(f"\n{NODES:,} nodes, {JOBS:,} jobs, rounds of the daemon until {RUNNING:,} jobs run, and then:")
+    for each in [*started, *unchanged]:
+        phases_of = " ".join(f"{name.removesuffix('_s')} {each[name]:.1f}" for name in each if name.endswith("_s"))
+        print(f"{each['whole']:6.1f} s: {phases_of}, {each['writes']} changes, {each['running']} ran before it")
+    print(
+        f"squeue of another user takes {median(usual.took):.3f} s, while jobs start {median(starting.took):.3f} s,",
+        end=" ",
+    )
+    print(f"at most {max(starting.took):.3f} s, in rounds without changes {median(waiting.took):.3f} s")
+    assert not [each["error"] for each in started + unchanged if each["error"]]
+    assert [each["writes"] for each in unchanged] == [0] * 8
+    assert min(each["running"] for each in unchanged) >= RUNNING
