@@ -13,6 +13,9 @@ SIMULATIONS := tests/unit/comparing tests/unit/experiments tests/unit/fidelity
 # The build without CUDA, which is a tenth of the size.
 TORCH := torch==2.13.0+cpu
 
+# Tests start hundreds of commands, each of which would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Installs Debian packages where we may: $(call install,PACKAGES,WHAT FOR)
 install = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	echo "installing $(1)"; export DEBIAN_FRONTEND=noninteractive; \
@@ -36,7 +39,9 @@ setup: $(READY) ## make .venv with everything that development needs
 demo: $(RUNS) ## race two schedulers on a simulated cluster, live
 	@$(BIN)/synsched demo
 
-test: setup lint types unit cluster-tests ## everything that must pass before a merge
+# The images of Debian's releases, most of which is downloads, are built beside the tests that need no Slurm.
+test: setup lint types ## everything that must pass before a merge
+	@nice docker-slurm/cluster images >$(RUNS).images 2>&1 & $(MAKE) unit cluster-tests
 
 lint: $(READY) ## style
 	@$(BIN)/ruff check .

@@ -71,7 +71,7 @@ def _fetch_pyslurm(commands: Commands, series: str, folder: Path) -> None:
     (folder / "pyslurm").mkdir()
     wanted = f"pyslurm=={series}.*"
     fetched = commands.attempt(
-        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
+        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "pyslurm",
         "--dest", str(folder / "pyslurm"), wanted,
     )  # fmt: skip
     if fetched.returncode:

@@ -21,7 +21,7 @@ from slurmsched.daemon.job_reports import ingest
 from slurmsched.jobside import dispatch
 from slurmsched.jobside.dispatch import DISPATCH_FOLDER, Dispatch, read_dispatch
 from slurmsched.jobside.report import MAX_REPORT_BYTES, Report, Stage, encode_report
-from slurmsched.rounds.collector import paused_collector
+from slurmsched.rounds.round import paused_collector
 from slurmsched.store.store import Store
 from tests.builders import job, node, share, snapshot
 

@@ -17,6 +17,8 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.slurm.mini import CHECKOUT, Mini
 
 RELEASES = ("trixie", "bookworm", "sid")
+OLDEST_AND_LATEST = ("bookworm", "sid")
+"""For stories of which the release between the two tells nothing more, as what Slurm gives for a form of request."""
 UBUNTU = "noble"
 SOURCE = "source"
 """The release that is built from a tarball, with the pyslurm that belongs to it."""
@@ -37,10 +39,11 @@ TIMERS: Final = (
 EXPECTED: Final[Mapping[str, int]] = {
     "hostile-trixie": 300, "kill-trixie": 300, "jobside-bookworm": 290, "simulating-trixie": 250,
     "forked-trixie": 200, "tickets-trixie": 190, "beside-trixie": 130, "scale-trixie": 120,
-    "scale-source": 120, "flags-sid": 150, "flags-trixie": 150, "flags-bookworm": 150, "amounts-sid": 150,
-    "amounts-bookworm": 150, "hostile-bookworm": 120, "hostile-sid": 120, "hostile-source": 90, "line-trixie": 90,
-    "line-bookworm": 90, "line-sid": 90, "orders-sid": 420, "starts-sid": 150, "wide-sid": 240,
-    "shares-sid": 90, "sizing-trixie": 1000, "newcomer-bookworm": 120, "unified-trixie": 110,
+    "scale-rounds-trixie": 120, "scale-source": 120, "flags-sid": 150, "flags-bookworm": 150,
+    "amounts-sid": 150, "amounts-bookworm": 150, "hostile-bookworm": 120, "hostile-sid": 120, "hostile-source": 90,
+    "line-bookworm": 90, "line-sid": 90, "orders-sid": 500, "starts-sid": 150, "wide-sid": 240,
+    "shares-sid": 90, "sizing-trixie": 900, "newcomer-bookworm": 120, "unified-trixie": 110,
+    "learning-trixie": 450,
 }  # fmt: skip
 """Seconds of the clusters that take longest."""
 

@@ -17,6 +17,11 @@ __all__ = ["CHECKOUT", "HOOK", "Mini", "Said"]
 
 CHECKOUT = Path(__file__).parents[2]
 HOOK = "/etc/slurm/job_submit.lua"
+SLOWEST = """
+import sqlite3, sys
+store = sqlite3.connect("file:/var/lib/synsched/synsched.db?mode=ro", uri=True)
+print(*store.execute("SELECT max(finished - started) FROM rounds WHERE started > ?", [float(sys.argv[1])]).fetchone())
+"""
 TRAINING = """#!/bin/bash
 # Counts steps as a training loop would; USR1 makes it write its checkpoint, and it resumes from one.
 log=$HOME/log-$SLURM_JOB_ID ckpt=$HOME/ckpt-$SLURM_JOB_ID
@@ -99,9 +104,10 @@ class Mini:
         self.write("/etc/synsched/synsched.toml", "\n".join(lines))
 
     @contextmanager
-    def daemon(self) -> Iterator[None]:
-        """The daemon, as it is configured, from its first sign of life until all is given back."""
-        pid = self.sure("sh", "-c", "synsched run > /tmp/daemon.log 2>&1 & echo $!", user="synsched").strip()
+    def daemon(self, *options: str) -> Iterator[None]:
+        """The daemon, as it is configured, from its first sign of life until it has stopped."""
+        command = " ".join(("synsched", "run", *options))
+        pid = self.sure("sh", "-c", f"{command} > /tmp/daemon.log 2>&1 & echo $!", user="synsched").strip()
         try:
             heartbeat = "/var/lib/synsched/heartbeat"
             self.until("the daemon lives", lambda: f"daemon = {pid} " in self.run("cat", heartbeat).out)
@@ -127,6 +133,11 @@ class Mini:
         """One round, which has to succeed."""
         done = self.synsched("run", "--once")
         assert done.code == 0, done.out + done.err
+
+    def two_rounds(self, since: float) -> float:
+        """Seconds that two rounds took at most of those that began since then, with the rest between them, which is
+        twice as long as one: a few where nothing else runs."""
+        return 4 * float(self.sure("python3", "-c", SLOWEST, str(since), user="synsched"))
 
     def explained(self, job: str) -> str:
         """What people are told of a job, its lines as one, however wide the terminal is."""
@@ -161,8 +172,8 @@ class Mini:
     def state(self, job: str) -> str:
         return self.jobs()[job]["JobState"]
 
-    def until(self, what: str, true: Callable[[], bool], seconds: float = 60) -> None:
-        """Wait for something that takes the cluster a moment."""
+    def until(self, what: str, true: Callable[[], bool], seconds: float = 120) -> None:
+        """Wait for something that takes the cluster a moment, or longer on a busy machine."""
         deadline = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}\n{self.sure('squeue')}"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.slurm.conftest import SETTINGS
+from tests.slurm.conftest import OLDEST_AND_LATEST, SETTINGS
 from tests.slurm.mini import Mini
 
 CLUSTER = ("--nodes", "v100:2x4/12c/100g")
@@ -39,7 +39,7 @@ FORMS = (
     "--gpus=1 -c2 --hint=nomultithread",
 )
 
-pytestmark = pytest.mark.parametrize("mini", ["sid", "bookworm"], indirect=True, scope="module")
+pytestmark = pytest.mark.parametrize("mini", OLDEST_AND_LATEST, indirect=True, scope="module")
 
 
 def run(mini: Mini, form: str, partition: str, hint: str = "") -> list[str]:

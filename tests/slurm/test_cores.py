@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.slurm.conftest import RELEASES, SETTINGS, TIMERS
+from tests.slurm.conftest import OLDEST_AND_LATEST, SETTINGS, TIMERS
 from tests.slurm.mini import Mini
 
 CLUSTER = ("--nodes", "v100:2x4/12c/2t/100g,p100:1x8/22c/80g")
@@ -104,14 +104,14 @@ def used_by_slurm(mini: Mini, mix: Sequence[str]) -> int:
 
 
 @pytest.mark.parametrize("title", MIXES)
-@pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+@pytest.mark.parametrize("mini", OLDEST_AND_LATEST, indirect=True, scope="module")
 def test_every_gpu_that_slurm_alone_can_use_is_used(site: Mini, title: str) -> None:
     if title not in CORE and (not site.name.endswith("-sid") or shared_out(site) != UNITS[0].upper()):
         pytest.skip("tried on sid with cores")
     assert_as_many_gpus(site, MIXES[title])
 
 
-@pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+@pytest.mark.parametrize("mini", OLDEST_AND_LATEST, indirect=True, scope="module")
 def test_what_a_partition_gives_by_gpu_is_planned(site: Mini) -> None:
     """Slurm adds it only when it looks for nodes: until then it shows one CPU for each task."""
     for partition in ("gpu", "debug"):

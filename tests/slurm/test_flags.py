@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from tests.slurm.conftest import RELEASES, SETTINGS
+from tests.slurm.conftest import OLDEST_AND_LATEST, SETTINGS
 from tests.slurm.mini import Mini
 
 CLUSTER = ("--nodes", "v100:2x4/12c/60g,p100:1x8/24c/2t/100g,k80:1x8/22c/80g")
@@ -323,7 +323,7 @@ def finish(site: Mini, jobs: Mapping[str, str], began: float, *, rounds: bool) -
 
 
 @pytest.mark.parametrize("wave", WAVES)
-@pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+@pytest.mark.parametrize("mini", OLDEST_AND_LATEST, indirect=True, scope="module")
 def test_a_managed_job_has_what_the_same_script_has_under_slurm_alone(site: Mini, wave: str) -> None:
     forms = WAVES[wave]
     began = time.monotonic()
@@ -358,7 +358,7 @@ def test_a_managed_job_has_what_the_same_script_has_under_slurm_alone(site: Mini
 
 
 @pytest.mark.parametrize("options", REFUSED)
-@pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+@pytest.mark.parametrize("mini", OLDEST_AND_LATEST, indirect=True, scope="module")
 def test_what_no_node_can_hold_is_slurms_to_refuse(site: Mini, options: str) -> None:
     answers = [
         site.run("sbatch", "--parsable", "-p", partition, *shlex.split(options), user=USER, stdin=f"{SCRIPT}{SRUN}\n")
@@ -377,7 +377,7 @@ def test_what_no_node_can_hold_is_slurms_to_refuse(site: Mini, options: str) -> 
     site.sure("scancel", job, alone.out.strip())
 
 
-@pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+@pytest.mark.parametrize("mini", OLDEST_AND_LATEST, indirect=True, scope="module")
 def test_a_job_whose_dependency_failed_is_not_held_and_told_so(site: Mini) -> None:
     def sbatch(*options: str) -> str:
         return site.sure(
@@ -398,7 +398,7 @@ def test_a_job_whose_dependency_failed_is_not_held_and_told_so(site: Mini) -> No
     site.sure("scancel", job)
 
 
-@pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+@pytest.mark.parametrize("mini", OLDEST_AND_LATEST, indirect=True, scope="module")
 def test_gpus_on_each_node_of_a_range_stay_let_go_once_the_job_runs(site: Mini) -> None:
     script = "#!/bin/bash\nsleep 300\n"
     options = ("-p", "gpu", "-N1-2", "--gres=gpu:1", "--parsable", "--output=/dev/null")

@@ -19,7 +19,7 @@ HONEST: Final = ("alice", "bob", "carol")
 HINT: Final = "--comment=synsched:task=image,ckpt=usr1@2"
 SPOOL: Final = "/var/lib/synsched/spool"
 DATABASE: Final = "/var/lib/synsched/synsched.db"
-BOUND: Final = 45
+BOUND: Final = 90
 """Seconds within which a round or a command answers, whatever the queue's text is; a quiet one takes two."""
 MEMORY: Final = 3_000_000
 """KiB of addresses that a command may take."""
@@ -27,7 +27,7 @@ MEMORY: Final = 3_000_000
 USUAL: Final = {
     **SETTINGS,
     "guards": {**SETTINGS["guards"], "moves_per_job_day": 100},
-    "rounds": {**SETTINGS["rounds"], "settle_timeout": 20},
+    "rounds": {**SETTINGS["rounds"], "settle_timeout": 45},
     "checkpoint": {"lead": 2, "longest_lead": 90},
     "reports": {"spool": SPOOL},
 }

@@ -10,7 +10,9 @@ from tests.slurm.conftest import RELEASES, SETTINGS
 from tests.slurm.mini import Mini
 
 CLUSTER = ("--nodes", "v100:1x8/24c/100g", "--set", "JobAcctGatherType=jobacct_gather/linux")
-pytestmark = pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+on_each_release = pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+on_one_release = pytest.mark.parametrize("mini", RELEASES[:1], indirect=True, scope="module")
+"""For stories of minutes, in which Slurm is asked nothing that the others do not ask."""
 
 DATABASE = "/var/lib/synsched/synsched.db"
 READ = """
@@ -19,6 +21,7 @@ database = sqlite3.connect(sys.argv[1])
 database.row_factory = sqlite3.Row
 print(json.dumps([dict(row) for row in database.execute("SELECT * FROM finished_runs ORDER BY job")]))
 """
+ASKED = ("--gres=gpu:8", "--time=4", "--chdir=/home/bob", "--output=/dev/null", "--wrap=sleep 5")
 BUSY = "#!/bin/sh\ntimeout 3 sh -c 'while :; do :; done'\nsleep 1\n"
 
 
@@ -47,6 +50,7 @@ def rounds_until_ended(mini: Mini, *jobs: str) -> None:
         assert mini.synsched("run", "--once").code == 0
 
 
+@on_each_release
 def test_runs_are_learnt_with_what_they_used_and_forgotten_when_asked(mini: Mini) -> None:
     mini.synsched("run", "--once")
     jobs = [submitted(mini, f"train-{number}", "--gres=gpu:1", "-c", "2") for number in (1, 2)]
@@ -67,6 +71,7 @@ def test_runs_are_learnt_with_what_they_used_and_forgotten_when_asked(mini: Mini
     assert {row["owner"] for row in learnt(mini)} == {"mallory"}, "they are not learnt again"
 
 
+@on_each_release
 def test_rounds_do_without_slurmdbd_and_doctor_says_so(mini: Mini) -> None:
     mini.cluster("stop", "dbd")
     try:
@@ -91,6 +96,7 @@ def forecasting(mini: Mini) -> list[str]:
     return mini.run("pgrep", "-f", "slurmsched.*forecast --background").out.split()
 
 
+@on_one_release
 def test_a_forecast_is_told_by_explain_survives_a_restart_and_is_kept(mini: Mini) -> None:
     settings = {**SETTINGS, "rounds": {**SETTINGS["rounds"], "period": "15s"}, "learning": {"forecast_budget": "5s"}}
     mini.configure(**settings)
@@ -120,22 +126,30 @@ def test_a_forecast_is_told_by_explain_survives_a_restart_and_is_kept(mini: Mini
     mini.sure("scancel", second)
 
 
-def test_a_dry_run_submits_nothing_and_names_a_start_that_holds(mini: Mini) -> None:
+@on_each_release
+def test_a_dry_run_submits_nothing_and_tells_what_slurm_would_refuse(mini: Mini) -> None:
+    mini.round()
+    before = mini.sure("squeue", "-ah", "-o", "%i %T")
+    said = mini.synsched("submit", "--dry-run", "--json", "--duration", "1m", "--", *ASKED, user="bob")
+    assert said.code == 0, said.err
+    assert said.json["requests"][0]["start"] is not None
+    refused = mini.synsched("submit", "--dry-run", "--", "--gres=gpu:9", *ASKED[1:], user="bob")
+    assert (refused.code, refused.out) == (1, "")
+    assert "Slurm would refuse the job" in refused.err
+    assert mini.sure("squeue", "-ah", "-o", "%i %T") == before, "nothing is submitted"
+
+
+@on_one_release
+def test_a_start_that_a_dry_run_names_holds(mini: Mini) -> None:
     settings = {**SETTINGS, "rounds": {**SETTINGS["rounds"], "period": "15s"}, "learning": {"forecast_budget": "5s"}}
     mini.configure(**settings)
-    asked = ("--gres=gpu:8", "--time=4", "--chdir=/home/bob", "--output=/dev/null", "--wrap=sleep 5")
     with mini.daemon():
         first = mini.train("alice", "--gres=gpu:8", "--time=4", hint="duration=3m", steps=400)
         mini.until("the first runs", lambda: mini.state(first) == "RUNNING")
-        before = mini.sure("squeue", "-ah", "-o", "%i %T")
-        said = mini.synsched("submit", "--dry-run", "--json", "--duration", "1m", "--", *asked, user="bob")
+        said = mini.synsched("submit", "--dry-run", "--json", "--duration", "1m", "--", *ASKED, user="bob")
         assert said.code == 0, said.err
-        assert mini.sure("squeue", "-ah", "-o", "%i %T") == before, "nothing is submitted"
         told = said.json["requests"][0]["start"]
-        refused = mini.synsched("submit", "--dry-run", "--", "--gres=gpu:9", *asked[1:], user="bob")
-        assert (refused.code, refused.out) == (1, "")
-        assert "Slurm would refuse the job" in refused.err
-        submission = mini.synsched("submit", "--duration", "1m", "--", "--parsable", *asked, user="bob")
+        submission = mini.synsched("submit", "--duration", "1m", "--", "--parsable", *ASKED, user="bob")
         second = submission.out.strip().split(";")[0]
         mini.until("the second has started", lambda: mini.state(second) in {"RUNNING", "COMPLETED"}, 300)
         started = float(mini.sure("date", "-d", mini.jobs()[second]["StartTime"], "+%s"))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.slurm.conftest import RELEASES
+from tests.slurm.conftest import OLDEST_AND_LATEST
 from tests.slurm.mini import Mini
 
 CLUSTER = ("--nodes", "v100:2x4/12c/100g", "--set", "AccountingStorageEnforce=associations,limits,qos")
-pytestmark = pytest.mark.parametrize("mini", RELEASES, indirect=True)
+pytestmark = pytest.mark.parametrize("mini", OLDEST_AND_LATEST, indirect=True)
 GREEDY = "model=alexnet,ckpt=usr1@1"
 """Three CPUs of a GPU are too few for it: without a limit it gets more, as what it was lent can be taken back."""
 

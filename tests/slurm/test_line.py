@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 
-from tests.slurm.conftest import RELEASES, SETTINGS
+from tests.slurm.conftest import OLDEST_AND_LATEST, SETTINGS
 from tests.slurm.mini import CHECKOUT, Mini, Said
 
 CLUSTER = ("--nodes", "v100:2x8")
-pytestmark = pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+pytestmark = pytest.mark.parametrize("mini", OLDEST_AND_LATEST, indirect=True, scope="module")
 
 LOOKS = 2.5
 """Seconds after which Slurm has started what it may start: it looks every second here."""
 HEARTBEAT, DATABASE = "/var/lib/synsched/heartbeat", "/var/lib/synsched/synsched.db"
+UPDATES = """
+import json, sqlite3
+store = sqlite3.connect("file:/var/lib/synsched/synsched.db?mode=ro", uri=True)
+updates = "SELECT commands FROM operations WHERE verb = 'reshape' ORDER BY id DESC LIMIT 16"
+print(json.dumps([commands for (commands,) in store.execute(updates)]))
+"""
+"""The commands of the last sixteen updates of jobs."""
 BROKEN = """
 import sys
 sys.exit("the daemon's code is broken")
@@ -108,6 +116,11 @@ def test_an_array_larger_than_the_cluster_fills_it_and_holds_up_nobody_behind_it
     assert mini.synsched("run", "--once").code == 0
     running = mini.sure("squeue", "-h", "-r", "-t", "R", "-u", "bob", "-o", "%i").split()
     assert len(running) == 16, mini.sure("squeue", "-r")
+    assert records(mini, array) == {"16-19%18": "JobHeldUser"}, (
+        "those that did not start are one record, held as they were"
+    )
+    used = json.loads(mini.sure("python3", "-c", UPDATES, user="synsched"))
+    assert not [commands for commands in used if f"JobId={array}_" in commands], "each by the number of its own record"
     mini.sure("scancel", *running, user="bob")
     mini.until("the GPUs are free", lambda: not mini.sure("squeue", "-h", "-t", "R,CG", "-u", "bob").strip())
     assert mini.synsched("run", "--once").code == 0

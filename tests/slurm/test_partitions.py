@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from tests.slurm.conftest import SETTINGS
+from tests.slurm.conftest import OLDEST_AND_LATEST, SETTINGS
 from tests.slurm.mini import Mini
 
-pytestmark = pytest.mark.parametrize("mini", ["bookworm", "sid"], indirect=True, scope="module")
+pytestmark = pytest.mark.parametrize("mini", OLDEST_AND_LATEST, indirect=True, scope="module")
 WAIT = 10
 """Seconds within which Slurm starts a job that could start."""
 CLUSTER = ("--nodes", "v100:1x4/12c/100g,p100:1x2/8c/60g")

@@ -13,7 +13,7 @@ from tests.slurm.test_learning import learnt
 
 CLUSTER = (
     "--nodes", "v100:1x8/8c/100g", "--set", "JobAcctGatherType=jobacct_gather/linux",
-    "--set", "JobAcctGatherFrequency=task=5",
+    "--set", "JobAcctGatherFrequency=task=1",
 )  # fmt: skip
 """One CPU is the share of a GPU."""
 # On one release only, for its length: the accounting of the others is in the story of learning.
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("mini", ["trixie"], indirect=True, scope="m
 BOUND = 800.0
 """Seconds that the story may take; the runs from which idle CPUs are learnt last ten minutes."""
 BURNER = '''#!/usr/bin/python3
-"""Keeps more than one CPU busy for a minute, by a second process where the machine has other work."""
+"""Keeps 1.5 CPUs busy for a minute and a half, by two processes; longer where the machine has other work."""
 import os, time
 began, burning = time.monotonic(), []
 def used():
@@ -30,11 +30,12 @@ def used():
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 def age():
     return time.monotonic() - began + 2
-while age() < 72 or age() < 300 and used() < 1.05 * age():
-    if len(burning) < 2 and used() < 1.1 * age():
-        burning.append(os.fork())
-        while burning[-1] == 0:
-            pass
+for _ in range(2):
+    burning.append(os.fork())
+    while burning[-1] == 0:
+        if time.process_time() > 0.75 * age():
+            time.sleep(0.01)
+while age() < 90 or age() < 300 and used() < 1.3 * age():
     time.sleep(1)
 for pid in burning:
     os.kill(pid, 9)

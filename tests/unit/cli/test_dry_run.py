@@ -492,7 +492,7 @@ def test_where_slurm_hides_jobs_nothing_is_told(site: Site, monkeypatch: pytest.
     assert "Slurm hides jobs or nodes of others from you (PrivateData)" in result.stderr
 
 
-@examples(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     gpus=st.integers(1, 16),
     name=st.text(st.characters(min_codepoint=1, max_codepoint=160), max_size=8),

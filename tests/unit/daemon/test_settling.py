@@ -166,7 +166,7 @@ def test_a_victim_whose_newcomer_is_refused_returns_and_is_not_disturbed_for_it_
     refused={7: "BadConstraints", 1: "BadConstraints", 4: "ReqNodeNotAvail", 6: "Resources"},
     since=7_500.0,
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_whatever_slurm_refuses_no_job_that_ran_stays_held_while_its_place_is_free(
     sizes: list[int], later: list[int], refused: dict[int, str], since: float
 ) -> None:
