@@ -274,12 +274,13 @@ def _cores(job: FakeJob) -> str:
 
 
 _CPUS, _MEMORY = 24, 512_000
-_FORMAT_LETTER: Final = re.compile(r"%(\d*)([A-Za-z])")
+_FORMAT_LETTER: Final = re.compile(r"%(\.?)(\d*)([A-Za-z])")
 _LETTER_COLUMNS: Final = {"A": "jobid", "x": "excnodes"}
 """squeue's short column names."""
 
-_SqueueColumn = tuple[str, int, bytes, str]
-"""The name in lower case, the width in bytes (0: as wide as the value), the separator after it, the name as given."""
+_SqueueColumn = tuple[str, int, bool, bytes, str]
+"""The name in lower case, the width in bytes (0: as wide as the value), whether values stand at the right of it, the
+separator after it, the name as given."""
 
 _UNKNOWN_COLUMNS: Final = {
     SlurmRelease.BOOKWORM: frozenset({"excnodes", "exclusive", "segmentsize"}),
@@ -390,14 +391,15 @@ class FakeSlurm:
         if "-o" in arguments:
             form = arguments[arguments.index("-o") + 1]
             short = tuple(
-                (_LETTER_COLUMNS[letter], int(width or 0), b"", "") for width, letter in _FORMAT_LETTER.findall(form)
+                (_LETTER_COLUMNS[letter], int(width or 0), bool(right), b"", "")
+                for right, width, letter in _FORMAT_LETTER.findall(form)
             )
             return _command_result(b"".join(self._squeue_row(job, short) for job in chosen))
         if "-O" in arguments:
             columns = _parse_columns(arguments[arguments.index("-O") + 1])
             known = [column for column in columns if column[0] not in _UNKNOWN_COLUMNS.get(self.release, ())]
             complaints = (
-                f"squeue: error: Invalid job format specification: {column[3]}\n"
+                f"squeue: error: Invalid job format specification: {column[4]}\n"
                 for column in columns
                 if column not in known
             )
@@ -423,10 +425,11 @@ class FakeSlurm:
     def _squeue_row(self, job: FakeJob, columns: Sequence[_SqueueColumn]) -> bytes:
         """Returns a line of `squeue -O`: each column padded and cut to its width, or followed by its separator."""
         values, row = squeue_values(job, self.release), []
-        for name, width, mark, _ in columns:
+        for name, width, right, mark, _ in columns:
             if name not in values:
                 raise AssertionError(f"the fake squeue does not know the column {name}")
-            row.append(values[name][:width].ljust(width) if width else values[name])
+            value = values[name][:width] if width else values[name]
+            row.append(value.rjust(width) if right else value.ljust(width))
             row.append(mark)
         return b"".join(row) + b"\n"
 
@@ -443,8 +446,8 @@ def _parse_columns(form: str) -> tuple[_SqueueColumn, ...]:
 
 def _parse_column(column: str) -> _SqueueColumn:
     """Parses `Name:20`, `Name:|`, or `Name`, which is 20 wide."""
-    match = re.fullmatch(r"([A-Za-z_-]+)(?::\.?(\d*)(\D?))?", column)
+    match = re.fullmatch(r"([A-Za-z_-]+)(?::(\.?)(\d*)(\D?))?", column)
     if match is None:
         raise AssertionError(f"the fake squeue does not know the column {column}")
-    mark = (match[3] or "").encode()
-    return match[1].lower(), int(match[2]) if match[2] else 0 if mark else 20, mark, match[1]
+    mark = (match[4] or "").encode()
+    return match[1].lower(), int(match[3]) if match[3] else 0 if mark else 20, bool(match[2]), mark, match[1]

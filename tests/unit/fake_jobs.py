@@ -184,8 +184,8 @@ def _joined(values: Mapping[str, str]) -> str:
 
 
 def table(jobs: Sequence[FakeJob], form: str, unknown: frozenset[str]) -> tuple[bytes, str]:
-    """What `squeue -O` prints: every value padded and cut to its column's bytes; and its complaints."""
-    columns = [column.rsplit(":", 1) for column in form.split(",")]
+    """What `squeue -O` prints: every value cut to its column's bytes, at their right; and its complaints."""
+    columns = [column.rsplit(":.", 1) for column in form.split(",")]
     complaints = "".join(
         f"squeue: error: Invalid job format specification: {name}\n" for name, _ in columns if name in unknown
     )
@@ -195,8 +195,8 @@ def table(jobs: Sequence[FakeJob], form: str, unknown: frozenset[str]) -> tuple[
 
 
 def excluded(jobs: Sequence[FakeJob], form: str) -> bytes:
-    """What `squeue -o %12A%128x` prints."""
-    match = re.fullmatch(r"%(\d+)A%(\d+)x", form)
+    """What `squeue -o %.12A%.128x` prints."""
+    match = re.fullmatch(r"%\.(\d+)A%\.(\d+)x", form)
     assert match, f"the fake Slurm knows no format {form}"
     lines = (
         _cell(str(job.number), int(match[1])) + _cell(job.column("ExcNodes"), int(match[2])) + b"\n" for job in jobs
@@ -205,4 +205,4 @@ def excluded(jobs: Sequence[FakeJob], form: str) -> bytes:
 
 
 def _cell(value: str, width: int) -> bytes:
-    return value.encode(errors="surrogateescape")[:width].ljust(width)
+    return value.encode(errors="surrogateescape")[:width].rjust(width)

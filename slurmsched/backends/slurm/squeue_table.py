@@ -1,13 +1,14 @@
 """Reads jobs as squeue's table of fixed width, in which no text can pass for another column or another job.
 
-`squeue -O 'JobID:12,…,Comment:1100'` pads and cuts each value to the bytes of its column (in the C locale bytes, not
+`squeue -O 'JobID:.12,…,Comment:.1100'` pads and cuts each value to the bytes of its column (in the C locale bytes, not
 characters; measured on 22.05, 24.11 and 26.05 with line breaks and multibyte characters). Every record is therefore
-exactly as long as its columns and the line break after them, whatever its owner wrote, and is split by position.
+exactly as long as its columns and the line break after them, whatever its owner wrote, and is split by position. Values
+stand at the right of their columns: squeue writes each blank behind a value by itself, half of its processor time.
 
 A value that fills its column may have been cut: such jobs are queried again with that column wide. Only their records
 are kept then, as one number may stand for thousands of tasks if a user splits an array. Names and comments are wide at
-once: Slurm allows 1,024 bytes, and a cut at a blank would not show. squeue leaves out columns that a release does not
-know and names them on standard error; only those in `_OPTIONAL_COLUMNS` may be missing.
+once: Slurm allows 1,024 bytes, and a cut of one that begins with a blank would not show. squeue leaves out columns that
+a release does not know and names them on standard error; only those in `_OPTIONAL_COLUMNS` may be missing.
 """
 
 from __future__ import annotations
@@ -148,20 +149,20 @@ class TableLayout:
         self.columns: Final[Mapping[str, slice]] = {
             column: slice(end - width, end) for (column, width), end in zip(widths.items(), ends, strict=True)
         }
-        self._last_bytes = itemgetter(*(end - 1 for end in ends))
+        self._first_bytes = itemgetter(0, *ends[:-1])
         self._blank = (_BLANK,) * len(ends)
 
     def truncated(self, record: bytes) -> frozenset[str]:
         """The columns that were too narrow: no blank is left in them."""
-        last = self._last_bytes(record)
-        if last == self._blank:
+        first = self._first_bytes(record)
+        if first == self._blank:
             return frozenset()
-        return frozenset(column for column, byte in zip(self.columns, last, strict=True) if byte != _BLANK)
+        return frozenset(column for column, byte in zip(self.columns, first, strict=True) if byte != _BLANK)
 
 
 @dataclass(frozen=True, slots=True)
 class SqueueRow:
-    """A job's record, read by squeue's columns without trailing blanks. `truncated` are the columns that were too
+    """A job's record, read by squeue's columns without leading blanks. `truncated` are the columns that were too
     narrow, `replaced` values that count instead of those in the record.
 
     Bytes that are not UTF-8 are surrogates in `value`: use `text` for the model, `raw` to compare. A value is cut out
@@ -190,7 +191,7 @@ class SqueueRow:
         """The value, with surrogates. Raises KeyError if this release has no such column."""
         if column in self.replaced:
             return self.replaced[column]
-        return self.record[self.layout.columns[column]].rstrip(b" ").decode(errors="surrogateescape")
+        return self.record[self.layout.columns[column]].lstrip(b" ").decode(errors="surrogateescape")
 
     def text(self, column: str) -> str:
         """The value; empty if this release has no such column. Bytes that are not UTF-8 are replaced."""
@@ -268,7 +269,7 @@ def excluded_query(
     ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS, *, each_task: bool = False
 ) -> tuple[str, ...]:
     """The squeue command for excluded nodes with `-o`, which releases without the `ExcNodes` column need."""
-    form = f"%12A%{_widths(wide if ids else ())['ExcNodes']}x"
+    form = f"%.12A%.{_widths(wide if ids else ())['ExcNodes']}x"
     return (*_SQUEUE, *_EACH[:each_task], "-o", form, *_job_option(ids))
 
 
@@ -279,7 +280,7 @@ def narrow_query(
 
     With `each_task` it shows a row for every task of an array, also for those without a job record.
     """
-    form = ",".join(f"{column}:{width}" for column, width in columns.items())
+    form = ",".join(f"{column}:.{width}" for column, width in columns.items())
     return (*_SQUEUE, *_EACH[:each_task], "-O", form, *_job_option(ids))
 
 
@@ -429,7 +430,7 @@ def _parse_rows(data: bytes, widths: Mapping[str, int]) -> Iterator[SqueueRow]:
     first = layout.columns[next(iter(widths))]
     for start in range(0, len(data), layout.size):
         record = data[start : start + layout.size - 1]
-        if data[start + layout.size - 1] != _LINE_BREAK or not record[first].rstrip(b" ").isdigit():
+        if data[start + layout.size - 1] != _LINE_BREAK or not record[first].lstrip(b" ").isdigit():
             raise BackendError("squeue prints a record without a job number or a line break")
         yield SqueueRow(record, layout, layout.truncated(record))
 

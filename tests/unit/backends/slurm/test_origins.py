@@ -29,7 +29,7 @@ class Slurm:
         if argv[0] == "squeue":
             rows = b"".join(
                 b"".join(
-                    text.encode()[:width].ljust(width)
+                    text.encode()[:width].rjust(width)
                     for text, width in zip(row, (12, 12, 256, 20, 1100, 1100), strict=True)
                 )
                 + b"\n"

@@ -109,7 +109,7 @@ def test_asking_for_one_task_of_an_array_prints_no_wide_columns_for_the_thousand
 def test_a_waiting_task_that_was_changed_by_itself_is_read_although_squeue_shows_its_array_only() -> None:
     combined = FakeSlurm([FakeJob(5, array="5_3-6"), FakeJob(8)])
     apart = FakeSlurm([FakeJob(6, array="5_3", fields={"ReqNodeList": "n1"})])
-    tasks = "".join(f"{number:<12}{5:<12}{task:<12}\n" for number, task in ((6, 3), (5, 4), (5, 5), (5, 6)))
+    tasks = "".join(f"{number:>12}{5:>12}{task:>12}\n" for number, task in ((6, 3), (5, 4), (5, 5), (5, 6)))
 
     def squeue(argv, given, timeout, env):  # type: ignore[no-untyped-def]
         if "-r" in argv:
@@ -144,7 +144,7 @@ def test_the_last_task_of_a_step_which_squeue_leaves_out_is_read(
     combined = FakeSlurm([FakeJob(5, array=f"5_{every}%3", wckey=wckey), FakeJob(8)])
     apart = FakeSlurm([FakeJob(6, array="5_0")])
     end = FakeSlurm([FakeJob(5, array=f"5_{last}")] if last else [FakeJob(99)])
-    numbers = "".join(f"{number:<12}{5:<12}{task:<12}\n" for number, task in ((6, 0), *((5, task) for task in shown)))
+    numbers = "".join(f"{number:>12}{5:>12}{task:>12}\n" for number, task in ((6, 0), *((5, task) for task in shown)))
 
     def squeue(argv, given, timeout, env):  # type: ignore[no-untyped-def]
         if "-r" in argv:
@@ -165,7 +165,7 @@ def test_the_last_task_of_a_step_which_squeue_leaves_out_is_read(
 def test_hundreds_of_such_tasks_are_one_query_since_slurmctld_lists_all_jobs_for_each() -> None:
     combined = FakeSlurm([FakeJob(5, array="5_900-901")])
     apart = FakeSlurm([FakeJob(6 + task, array=f"5_{task}") for task in range(900)])
-    tasks = "".join(f"{6 + task:<12}{5:<12}{task:<12}\n" for task in range(900))
+    tasks = "".join(f"{6 + task:>12}{5:>12}{task:>12}\n" for task in range(900))
     queries = list[str]()
 
     def squeue(argv, given, timeout, env):  # type: ignore[no-untyped-def]
@@ -194,7 +194,7 @@ def test_of_a_long_queue_a_few_arrays_are_asked_for_one_by_one(others: int, quer
         if "-r" not in argv:
             return slurm(argv, given, timeout, env)
         asked.append(argv[-1])
-        tasks = "".join(f"{array:<12}{array:<12}{task:<12}\n" for array in argv[-1].split(",") for task in (1, 2))
+        tasks = "".join(f"{array:>12}{array:>12}{task:>12}\n" for array in argv[-1].split(",") for task in (1, 2))
         return CommandResult(0, tasks, "", tasks.encode())
 
     assert len(read_squeue(Commands(5, runner=squeue))) == 2 + others
