@@ -29,9 +29,11 @@ SETTINGS: dict[str, dict[str, object]] = {
     "policy": {"system": "synergy", "order": "las", "las_queues": [40, 4000]},
     "guards": {"min_run_time": 5, "restart_cost": 1, "moves_per_round": 8},
     "checkpoint": {"lead": 3},
+    "learning": {"forecast_budget": 0},
 }
 """A round as on a site, only faster: seconds where a site has minutes. But for the time of its starts, which four
-clusters on two cores would use up."""
+clusters on two cores would use up. Forecasts are made where a story is about them or about what the daemon costs: by
+clusters side by side their low priority is not heeded."""
 TIMERS: Final = (
     "--set", "SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=1,default_queue_depth=1000",
 )  # fmt: skip

@@ -26,7 +26,7 @@ def requests(mini: Mini) -> int:
 
 def test_a_daemon_at_rest_takes_little(mini: Mini) -> None:
     """Two jobs run, three wait, and nothing happens. Times are printed for people and not asserted."""
-    mini.configure(**{**SETTINGS, "rounds": {"mode": "enforce"}})
+    mini.configure(**{**SETTINGS, "rounds": {"mode": "enforce"}, "learning": {}})
     mini.sure("touch", LOG, user="synsched")
     resting = Soaked(mini)
     resting.start()

@@ -55,7 +55,8 @@ def wait_for(full: Mini, enough: Callable[[list[dict[str, Any]]], bool], seconds
 
 
 def test_the_daemon_starts_jobs_round_by_round_and_then_changes_nothing(full: Mini) -> None:
-    full.configure(**{**SETTINGS, "rounds": {"mode": "enforce", "period": PERIOD}, "policy": {"system": "unified"}})
+    own = {"rounds": {"mode": "enforce", "period": PERIOD}, "policy": {"system": "unified"}, "learning": {}}
+    full.configure(**{**SETTINGS, **own})
     usual, starting, waiting = Bystander(full.name), Bystander(full.name), Bystander(full.name)
     usual.look(seconds=5)
     earlier = len(rounds(full))

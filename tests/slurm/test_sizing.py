@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("mini", ["trixie"], indirect=True, scope="m
 BOUND = 800.0
 """Seconds that the story may take; the runs from which idle CPUs are learnt last ten minutes."""
 BURNER = '''#!/usr/bin/python3
-"""Keeps 1.5 CPUs busy for a minute and a quarter, by two processes; longer where the machine has other work."""
+"""Keeps 1.1 CPUs busy for a minute, by two processes; longer where the machine has other work."""
 import os, time
 began, burning = time.monotonic(), []
 def used():
@@ -34,9 +34,9 @@ for _ in range(2):
     burning.append(os.fork())
     while burning[-1] == 0:
         sum(range(100_000))
-        if time.process_time() > 0.75 * age():
+        if time.process_time() > 0.55 * age():
             time.sleep(0.01)
-while age() < 75 or age() < 300 and used() < 1.3 * age():
+while age() < 65 or age() < 300 and used() < age():
     time.sleep(1)
 for pid in burning:
     os.kill(pid, 9)

@@ -174,7 +174,8 @@ def test_what_comes_and_goes_for_a_while_leaves_nothing_behind(mini: Mini) -> No
     # What is published of ended jobs is in memory: for minutes, so that it is as much all the time.
     storage: dict[str, object] = {"export_ended": 120}
     rounds: dict[str, object] = {"mode": "enforce", "period": 10, "settle_timeout": 60}
-    usual = {name: values for name, values in SETTINGS.items() if name != "policy"}  # the default one, as sites have it
+    as_sites = {"policy", "learning"}
+    usual = {name: values for name, values in SETTINGS.items() if name not in as_sites}
     mini.configure(**{**usual, "rounds": rounds, "storage": storage})
     soaked.start()
     end, every = MINUTES * 60, max(25.0, MINUTES * 60 / 120)
