@@ -146,10 +146,12 @@ class Mini:
         return " ".join(told.out.split())
 
     def clear(self, *users: str) -> None:
-        """Cancel all jobs of these users; until they have left, other stories would find their GPUs taken."""
+        """Cancel all jobs of these users; until nodes are free of them, other stories would find their GPUs taken."""
         for user in users:
             self.run("scancel", f"--user={user}")
         self.until("nothing is left", lambda: not self.sure("squeue", "-h").strip())
+        in_use = ("sinfo", "-h", "-t", "allocated,mixed,completing", "-o", "%N")
+        self.until("all nodes are free", lambda: not self.sure(*in_use).strip())
 
     def queue(self) -> list[str]:
         """The ids that squeue shows."""
