@@ -4,6 +4,8 @@ Fair shares on GPUs of one type (slide 14): 48 P100, 70 users with one job of 1,
 utilisation is plain stride over the whole cluster, in which no job passes a gang that does not fit.
 
 Trading on three GPU types (slide 15): 12 V100, 24 P100 and 64 or 128 K80, four users with many jobs of 1, 2 or 4 GPUs.
+
+Beside it `unified`, the default policy, on the same jobs.
 """
 
 from __future__ import annotations
@@ -46,8 +48,18 @@ SLURM_REQUEUE: Final = TimeSlicing(1200.0, 60.0)
 """Slurm's mechanism: a checkpoint, a requeue, and a minute to restart."""
 
 
+_PAPERS: Final = "gandiva-fair"
+_DEFAULT: Final = "unified"
+
+
 def run_sliced(
-    scenario: Scenario, slicing: TimeSlicing, until: float, *, trading: bool = True, migrations: int = 32
+    scenario: Scenario,
+    slicing: TimeSlicing,
+    until: float,
+    *,
+    policy: str = _PAPERS,
+    trading: bool = True,
+    migrations: int = 32,
 ) -> SimulationResult:
     """Runs the daemon's rounds until `until` seconds, without limits on moves, because the slices are measured."""
     no_limit = 10**9
@@ -65,7 +77,7 @@ def run_sliced(
         ),
     )
     options = SimulationOptions(period=slicing.quantum, overhead=slicing.restart_cost, until=until)
-    return simulate(scenario, PolicyChoice("gandiva-fair"), options, settings)
+    return simulate(scenario, PolicyChoice(policy), options, settings)
 
 
 def useful_gpu_seconds(run: SimulationResult, restart_cost: float) -> Mapping[str, Mapping[str, float]]:
@@ -146,19 +158,23 @@ def _near_fair_row(metric: str, part: float) -> FigureRow:
 
 
 def _requeue_rows(draws: Sequence[Sequence[int]]) -> Iterator[FigureRow]:
-    runs = [_fair_share_ratios(widths, SLURM_REQUEUE, DAY) for widths in draws]
-    for figure, measured in (
-        ("users within 5 % of the fair share", fmean(_near_fair_part(ratios.values()) for ratios, _ in runs)),
-        ("utilisation", fmean(utilisation for _, utilisation in runs)),
-    ):
-        yield FigureRow(f"requeues: {figure}", "part", measured, bound=Bound.INFORMATIVE, note=_REQUEUES_NOTE)
+    for policy, name in ((_PAPERS, ""), (_DEFAULT, f"{_DEFAULT}: ")):
+        runs = [_fair_share_ratios(widths, SLURM_REQUEUE, DAY, policy) for widths in draws]
+        for figure, measured in (
+            ("users within 5 % of the fair share", fmean(_near_fair_part(ratios.values()) for ratios, _ in runs)),
+            ("least share of a user", min(min(ratios.values()) for ratios, _ in runs)),
+            ("utilisation", fmean(utilisation for _, utilisation in runs)),
+        ):
+            yield FigureRow(f"requeues: {name}{figure}", "part", measured, bound=Bound.INFORMATIVE, note=_REQUEUES_NOTE)
 
 
 def _near_fair_part(ratios: Iterable[float]) -> float:
     return fmean(abs(share - 1) <= FAIR_TOLERANCE for share in ratios)
 
 
-def _fair_share_ratios(widths: Sequence[int], slicing: TimeSlicing, until: float) -> tuple[Mapping[str, float], float]:
+def _fair_share_ratios(
+    widths: Sequence[int], slicing: TimeSlicing, until: float, policy: str = _PAPERS
+) -> tuple[Mapping[str, float], float]:
     """Returns each user's GPU time over an equal share, and the used part of all GPU time."""
     jobs = tuple(
         TraceJob(str(number), 0.0, width, _ENDLESS_JOB_SECONDS, user=f"user{number:02}")
@@ -167,9 +183,9 @@ def _fair_share_ratios(widths: Sequence[int], slicing: TimeSlicing, until: float
     scenario = Scenario(
         load_cluster(f"p100:{SERVER_COUNT}x{GPUS_PER_SERVER}").nodes, Trace("one job for each user", jobs)
     )
+    run = run_sliced(scenario, slicing, until, policy=policy)
     useful_by_user = {
-        user: sum(kinds.values())
-        for user, kinds in useful_gpu_seconds(run_sliced(scenario, slicing, until), slicing.restart_cost).items()
+        user: sum(kinds.values()) for user, kinds in useful_gpu_seconds(run, slicing.restart_cost).items()
     }
     capacity = SERVER_COUNT * GPUS_PER_SERVER * until
     return {job.user: useful_by_user.get(job.user, 0.0) * USER_COUNT / capacity for job in jobs}, sum(
@@ -233,6 +249,7 @@ class TradingConfig:
     slow_gpus: int
     seed: int
     hours: float
+    policy: str = _PAPERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +343,8 @@ def run_gandiva_trading(setup: ExperimentSetup) -> ExperimentResult:
     }
     measured = setup.run_all(users_mean_gpus, configs.values(), "trading")
     gpus = {key: measured[config] for key, config in configs.items()}
+    by_default = {seed: TradingConfig(USER_MODELS, talks, seed, hours, _DEFAULT) for seed in setup.seeds}
+    theirs = setup.run_all(users_mean_gpus, by_default.values(), "trading nothing")
     trades = {
         ((models, slow_gpus), seed): _Trade(*(_rates(models, gpus[traded, slow_gpus, seed]) for traded in ((), models)))
         for models, slow_gpus in cells
@@ -337,6 +356,10 @@ def run_gandiva_trading(setup: ExperimentSetup) -> ExperimentResult:
     for cell in cells:
         if cell[0] == USER_MODELS:
             rows += _trading_rows(cell[1], [trades[cell, seed] for seed in setup.seeds])
+    without = {seed: trades[(USER_MODELS, talks), seed].without for seed in setup.seeds}
+    rows += _default_rows(
+        [_Trade(without[seed], _rates(USER_MODELS, theirs[config])) for seed, config in by_default.items()]
+    )
     return ExperimentResult("gandiva-trading", tuple(rows))
 
 
@@ -410,6 +433,16 @@ def _trading_rows(slow_gpus: int, trades: Sequence[_Trade]) -> Iterator[FigureRo
     yield FigureRow(metric, "x", cluster_gain, None, None, 0.0, Bound.AT_LEAST, limit=1.0)
 
 
+def _default_rows(runs: Sequence[_Trade]) -> Iterator[FigureRow]:
+    """Compares the default policy, which knows no trades, with fair shares that are not traded."""
+    for figure, measured in (
+        ("the worst user's rate", 1 + min(min(run.gains) for run in runs)),
+        ("whole cluster in K80s", fmean(sum(run.traded) / sum(run.without) for run in runs)),
+    ):
+        metric = f"{SLOW_GPU_COUNTS[-1]} slow: {figure}, {_DEFAULT} over fair shares"
+        yield FigureRow(metric, "x", measured, bound=Bound.INFORMATIVE, note=_SETUP_NOTE)
+
+
 def users_mean_gpus(config: TradingConfig) -> tuple[Mapping[str, float], ...]:
     """Returns by user the mean GPUs of each type."""
     random, jobs = random_stream(config.seed, "widths"), list[TraceJob]()
@@ -423,7 +456,7 @@ def users_mean_gpus(config: TradingConfig) -> tuple[Mapping[str, float], ...]:
     gpus, seconds = {**_FAST_GPUS, "k80": config.slow_gpus}, config.hours * HOUR
     cluster = load_cluster(",".join(f"{kind}:{count // 4}x4" for kind, count in gpus.items()))
     scenario = Scenario(cluster.nodes, Trace("four users", tuple(jobs)), sample_speedups())
-    run = run_sliced(scenario, SUSPEND_RESUME, seconds, trading=bool(config.models))
+    run = run_sliced(scenario, SUSPEND_RESUME, seconds, policy=config.policy, trading=bool(config.models))
     useful = useful_gpu_seconds(run, SUSPEND_RESUME.restart_cost)
     return tuple(
         {kind: amount / seconds for kind, amount in useful[f"user{number}"].items()}

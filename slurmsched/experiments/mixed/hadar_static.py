@@ -69,7 +69,8 @@ POLICIES: Final[Mapping[str, Callable[[], Decider]]] = {
 
 BASELINES: Final = ("tiresias", "yarn-cs")
 """The daemon's policies that the paper compares with, in the authors' rounds."""
-LIVE_POLICIES: Final = ("live: hadar", "live: gavel", "live: tiresias", "live: yarn-cs")
+_LIVE_HADAR, _LIVE_UNIFIED = "live: hadar", "live: unified"
+LIVE_POLICIES: Final = (_LIVE_HADAR, _LIVE_UNIFIED, "live: gavel", "live: tiresias", "live: yarn-cs")
 _QUICK_POLICIES: Final = frozenset({_HADAR, "hadar, timely", "gavel", *BASELINES, *LIVE_POLICIES})
 
 PUBLISHED_TOTALS: Final[Mapping[str, float]] = {_HADAR: 40.0, "yarn-cs": 68.0}
@@ -236,7 +237,7 @@ def _load_rows(load: str, by_policy: Mapping[str, Sequence[_RunFigures]]) -> Ite
     ours = by_policy[_HADAR]
     fastest = fmean(run.bound for run in ours)
     yield FigureRow(f"{load}: fastest possible total time", "h", fastest, bound=Bound.INFORMATIVE, note=_BOUND_NOTE)
-    for name in (_HADAR, "hadar, timely", "gavel", "live: hadar"):
+    for name in (_HADAR, "hadar, timely", "gavel", _LIVE_HADAR, _LIVE_UNIFIED):
         over_bound = fmean(run.total / run.bound for run in by_policy[name])
         held = (load, name) == (EVEN_LOAD, "hadar, timely")
         bound = Bound.AT_MOST if held else Bound.INFORMATIVE
@@ -247,7 +248,7 @@ def _load_rows(load: str, by_policy: Mapping[str, Sequence[_RunFigures]]) -> Ite
 
 def _ratio_rows(load: str, by_policy: Mapping[str, Sequence[_RunFigures]]) -> Iterator[FigureRow]:
     """Compares every policy with Hadar, draw by draw: with the paper's utility, with ours, and with the daemon's."""
-    for ours in (_HADAR, "hadar, timely", "live: hadar"):
+    for ours in (_HADAR, "hadar, timely", _LIVE_HADAR):
         prefix = "live: " if ours.startswith("live: ") else ""
         for rival, (total, median) in PUBLISHED_RATIOS.items():
             pairs = list(zip(by_policy[prefix + rival], by_policy[ours], strict=True))
@@ -260,6 +261,13 @@ def _ratio_rows(load: str, by_policy: Mapping[str, Sequence[_RunFigures]]) -> It
             yield from _spread_rows(f"{metric}: total time", "x", totals, total, note)
             of_medians = _LONG_FIRST_NOTE + note if ours == _HADAR else note
             yield from _spread_rows(f"{metric}: median completion", "x", medians, median, of_medians)
+    pairs = list(zip(by_policy[_LIVE_UNIFIED], by_policy[_LIVE_HADAR], strict=True))
+    for figure, ratios in (
+        ("total time", [default.total / own.total for default, own in pairs]),
+        ("median completion", [default.median / own.median for default, own in pairs]),
+    ):
+        metric = f"{load}: {_LIVE_UNIFIED} over hadar: {figure}"
+        yield from _spread_rows(metric, "x", ratios, None, _note(load, _LIVE_UNIFIED))
     for ours in (_HADAR, "hadar, timely"):
         unmixed = f"{ours}, without mixed gangs" if "," in ours else f"{ours} without mixed gangs"
         if unmixed in by_policy:

@@ -130,6 +130,7 @@ LIVE_VARIANTS: Final[Mapping[str, tuple[str, str]]] = {
     "live: tesserae-packed": ("tesserae-packed", "las"),
     "live: tesserae-ftf": ("tesserae-ftf", "ftf"),
     "live: tiresias": ("tiresias", "las"),
+    "live: unified": ("unified", "srtf"),
 }
 """The daemon's policies and their orders, by name; a policy with an order of its own ignores it."""
 

@@ -66,7 +66,10 @@ def test_everybody_is_near_the_fair_share_on_one_kind_of_gpu(tmp_path: Path) -> 
     outcome = run_experiment("gandiva-homogeneous", ExperimentSetup(tmp_path, (42,)))
     assert outcome.ok
     near_fair = [row for row in outcome.rows if row.metric.endswith("users within 5 % of the fair share")]
+    *near_fair, of_default = near_fair
     assert len(near_fair) == 3
+    assert of_default.metric == "requeues: unified: users within 5 % of the fair share"
+    assert of_default.measured < near_fair[-1].measured, "it evens users over days, and not within one"
     assert all(row.measured >= 0.95 for row in near_fair if "requeues" not in row.metric)
     assert [row.verdict for row in near_fair] == [FigureVerdict.HELD, FigureVerdict.HELD, FigureVerdict.MEASURED]
 
