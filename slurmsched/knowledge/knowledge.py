@@ -134,6 +134,10 @@ class OutOfMemoryPairs:
         return frozenset((owner, model) for owner, model, _ in self.by_owner)
 
 
+_OVERRUN, _LEAST_OVERRUN = 0.25, 120.0
+"""How much longer than its hinted duration a job may take before that counts as wrong: a part of it, and seconds at
+least. A minute more than was said, as each restart costs, would else make the shortest job one of the longest."""
+
 _MOST_COMPARED: Final = 50
 """Pairs of owners that are compared for one pair of models."""
 
@@ -240,7 +244,8 @@ class Knowledge:
 
     def remaining_seconds(self, job: Job) -> float:
         """Returns the seconds that it still needs: the mean of its distribution if runs of its owner tell it, else by
-        the hinted duration, of the GPU type that durations refer to, or, once that has passed, by its time limit.
+        the hinted duration, of the GPU type that durations refer to, or, once that has passed by more than an estimate
+        may be wrong, by its time limit.
 
         Always above zero; infinite if nothing is known or all has passed.
         """
@@ -248,11 +253,16 @@ class Knowledge:
         if learnt is not None:
             return learnt.mean
         by_duration = self._remaining_by_duration(job)
+        if by_duration is None:
+            by_duration = self._remaining_by_duration(job, _OVERRUN, _LEAST_OVERRUN)
         return self._remaining_by_limit(job) if by_duration is None else by_duration
 
-    def _remaining_by_duration(self, job: Job) -> float | None:
-        """Returns what is left of the hinted duration; None if there is none, or once it has passed."""
-        left = 0.0 if job.hints.duration is None else job.hints.duration - self.done_seconds(job)
+    def _remaining_by_duration(self, job: Job, overrun: float = 0.0, least: float = 0.0) -> float | None:
+        """Returns what is left of the hinted duration and so large a part more of it, `least` seconds at least; None if
+        there is none, or once it has passed."""
+        if (hinted := job.hints.duration) is None:
+            return None
+        left = hinted + max(overrun * hinted, least) - self.done_seconds(job)
         return left if left > 0 else None
 
     def _remaining_by_limit(self, job: Job) -> float:
@@ -272,9 +282,11 @@ class Knowledge:
 
     def latest_remaining_seconds(self, job: Job) -> float:
         """Returns the seconds after which a job without a time limit has ended, for what others are promised: in 19 of
-        20 cases by its distribution, else as `remaining_seconds_there`."""
-        learnt = self.learnt_length(job)
-        return self.remaining_seconds_there(job) if learnt is None else learnt.latest
+        20 cases by its distribution, else when its hinted duration ends there or, once that has passed, its limit."""
+        if (learnt := self.learnt_length(job)) is not None:
+            return learnt.latest
+        by_duration = self.duration_left_there(job)
+        return self._remaining_by_limit(job) if by_duration is None else by_duration
 
     def relative_speed(self, job: Job, allocations: Iterable[NodeAllocation], nodes: Mapping[str, Node]) -> float:
         """Returns the speed with these allocations relative to that at the GPU-proportional share of the same nodes.

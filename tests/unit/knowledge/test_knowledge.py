@@ -59,6 +59,7 @@ def test_memory_counts_where_it_was_measured() -> None:
     [
         pytest.param(job(1, 2, hint="duration=3h"), 2 * 3600, id="its owner's word, less what it has run"),
         pytest.param(job(1, 2, time_limit=7200), 3600, id="else its time limit"),
+        pytest.param(job(1, 2, hint="duration=50m", time_limit=7200), 150, id="a quarter more, since it is a guess"),
         pytest.param(job(1, 2, hint="duration=30m", time_limit=7200), 3600, id="its time limit once that has passed"),
         pytest.param(job(1, 2, hint="duration=30m", time_limit=600), inf, id="unknown once all has passed"),
         pytest.param(job(1, 2), inf, id="unknown"),
@@ -66,6 +67,11 @@ def test_memory_counts_where_it_was_measured() -> None:
 )
 def test_what_remains_is_what_was_said_less_what_has_run(one: Job, remaining: float) -> None:
     assert KNOWN.remaining_seconds(one) == remaining
+
+
+def test_others_are_promised_nothing_for_when_a_job_ends_that_takes_longer_than_was_said() -> None:
+    late = job(1, 2, hint="duration=50m", time_limit=7200)
+    assert KNOWN.latest_remaining_seconds(late) == 3600, "its time limit"
 
 
 QUARTER = Profile(
