@@ -18,6 +18,7 @@ from slurmsched.model import Decision, Job, Reason, ReasonCode, Request, Schedul
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
+from slurmsched.policies.stages import Policy
 from slurmsched.policies.state import decode_state
 from slurmsched.policies.unified import MarketState, bid, evened, largest_next, marginal_gains, urged
 from slurmsched.rounds.explainer import explain
@@ -140,6 +141,15 @@ def test_who_waits_long_for_a_first_start_has_one_before_a_job_that_runs(waits: 
 def test_of_two_jobs_the_one_with_less_to_go_starts_though_it_came_later() -> None:
     done = decided([node(gpus=1)], [hours(1, 8), hours(2, 1)])
     assert list(done.targets) == ["2"]
+
+
+@pytest.mark.parametrize(("ran", "runs"), [pytest.param(121, "1", id="a minute"), pytest.param(160, "2", id="long")])
+@pytest.mark.parametrize("of", [policy("unified"), policy("synergy", "srtf")], ids=["unified", "srtf"])
+def test_a_job_that_takes_longer_than_was_said_is_preempted_only_after_a_while(of: Policy, ran: int, runs: str) -> None:
+    seconds = 60.0 * ran
+    running = hours(1, 2, on=[share()], run_time=seconds, time_limit=20 * HOUR)
+    seen = situation([node(gpus=1)], [running, hours(2, 1)], KNOWN, service={"1": seconds})
+    assert list(of.decide(seen).targets) == [runs]
 
 
 def test_the_fast_type_goes_to_whom_it_helps() -> None:
