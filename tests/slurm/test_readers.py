@@ -288,10 +288,10 @@ def agree_soon(mini: Mini) -> bool:
     """Whether the queue stayed as it was until all readers said the same.
 
     While Slurm tries a job it shows other numbers of nodes, and the current time as its start, for a moment: what does
-    not go away in five tries is a difference.
+    not go away in a dozen tries is a difference. A part of a heterogeneous job shows it at every second.
     """
     before = queue(mini)
-    for patient in (True, True, True, True, False):
+    for patient in (*[True] * 11, False):
         try:
             agreed(mini)
         except AssertionError:
