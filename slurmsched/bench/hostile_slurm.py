@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from slurmsched.backends.slurm.commands import CommandResult
 
@@ -278,9 +278,17 @@ _FORMAT_LETTER: Final = re.compile(r"%(\.?)(\d*)([A-Za-z])")
 _LETTER_COLUMNS: Final = {"A": "jobid", "x": "excnodes"}
 """squeue's short column names."""
 
-_SqueueColumn = tuple[str, int, bool, bytes, str]
-"""The name in lower case, the width in bytes (0: as wide as the value), whether values stand at the right of it, the
-separator after it, the name as given."""
+
+class _SqueueColumn(NamedTuple):
+    """The name in lower case, the width in bytes (0: as wide as the value), whether values stand at the right of it,
+    the separator after it, and the name as given."""
+
+    name: str
+    width: int
+    right: bool
+    mark: bytes = b""
+    given: str = ""
+
 
 _UNKNOWN_COLUMNS: Final = {
     SlurmRelease.BOOKWORM: frozenset({"excnodes", "exclusive", "segmentsize"}),
@@ -391,15 +399,15 @@ class FakeSlurm:
         if "-o" in arguments:
             form = arguments[arguments.index("-o") + 1]
             short = tuple(
-                (_LETTER_COLUMNS[letter], int(width or 0), bool(right), b"", "")
+                _SqueueColumn(_LETTER_COLUMNS[letter], int(width or 0), bool(right))
                 for right, width, letter in _FORMAT_LETTER.findall(form)
             )
             return _command_result(b"".join(self._squeue_row(job, short) for job in chosen))
         if "-O" in arguments:
             columns = _parse_columns(arguments[arguments.index("-O") + 1])
-            known = [column for column in columns if column[0] not in _UNKNOWN_COLUMNS.get(self.release, ())]
+            known = [column for column in columns if column.name not in _UNKNOWN_COLUMNS.get(self.release, ())]
             complaints = (
-                f"squeue: error: Invalid job format specification: {column[4]}\n"
+                f"squeue: error: Invalid job format specification: {column.given}\n"
                 for column in columns
                 if column not in known
             )
@@ -425,12 +433,12 @@ class FakeSlurm:
     def _squeue_row(self, job: FakeJob, columns: Sequence[_SqueueColumn]) -> bytes:
         """Returns a line of `squeue -O`: each column padded and cut to its width, or followed by its separator."""
         values, row = squeue_values(job, self.release), []
-        for name, width, right, mark, _ in columns:
-            if name not in values:
-                raise AssertionError(f"the fake squeue does not know the column {name}")
-            value = values[name][:width] if width else values[name]
-            row.append(value.rjust(width) if right else value.ljust(width))
-            row.append(mark)
+        for column in columns:
+            if column.name not in values:
+                raise AssertionError(f"the fake squeue does not know the column {column.name}")
+            value = values[column.name][: column.width or None]
+            row.append(value.rjust(column.width) if column.right else value.ljust(column.width))
+            row.append(column.mark)
         return b"".join(row) + b"\n"
 
 
@@ -450,4 +458,5 @@ def _parse_column(column: str) -> _SqueueColumn:
     if match is None:
         raise AssertionError(f"the fake squeue does not know the column {column}")
     mark = (match[4] or "").encode()
-    return match[1].lower(), int(match[3]) if match[3] else 0 if mark else 20, bool(match[2]), mark, match[1]
+    width = int(match[3]) if match[3] else 0 if mark else 20
+    return _SqueueColumn(match[1].lower(), width, bool(match[2]), mark, match[1])

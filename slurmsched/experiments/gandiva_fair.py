@@ -341,10 +341,9 @@ def run_gandiva_trading(setup: ExperimentSetup) -> ExperimentResult:
         for seed in setup.seeds
         for models in ((), choice)
     }
-    measured = setup.run_all(users_mean_gpus, configs.values(), "trading")
-    gpus = {key: measured[config] for key, config in configs.items()}
     by_default = {seed: TradingConfig(USER_MODELS, talks, seed, hours, _DEFAULT) for seed in setup.seeds}
-    theirs = setup.run_all(users_mean_gpus, by_default.values(), "trading nothing")
+    measured = setup.run_all(users_mean_gpus, [*configs.values(), *by_default.values()], "trading")
+    gpus = {key: measured[config] for key, config in configs.items()}
     trades = {
         ((models, slow_gpus), seed): _Trade(*(_rates(models, gpus[traded, slow_gpus, seed]) for traded in ((), models)))
         for models, slow_gpus in cells
@@ -356,9 +355,11 @@ def run_gandiva_trading(setup: ExperimentSetup) -> ExperimentResult:
     for cell in cells:
         if cell[0] == USER_MODELS:
             rows += _trading_rows(cell[1], [trades[cell, seed] for seed in setup.seeds])
-    without = {seed: trades[(USER_MODELS, talks), seed].without for seed in setup.seeds}
     rows += _default_rows(
-        [_Trade(without[seed], _rates(USER_MODELS, theirs[config])) for seed, config in by_default.items()]
+        [
+            _Trade(trades[(USER_MODELS, talks), seed].without, _rates(USER_MODELS, measured[config]))
+            for seed, config in by_default.items()
+        ]
     )
     return ExperimentResult("gandiva-trading", tuple(rows))
 

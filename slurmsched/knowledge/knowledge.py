@@ -252,10 +252,11 @@ class Knowledge:
         learnt = self.learnt_length(job)
         if learnt is not None:
             return learnt.mean
-        by_duration = self._remaining_by_duration(job)
-        if by_duration is None:
-            by_duration = self._remaining_by_duration(job, _OVERRUN, _LEAST_OVERRUN)
-        return self._remaining_by_limit(job) if by_duration is None else by_duration
+        return (
+            self._remaining_by_duration(job)
+            or self._remaining_by_duration(job, _OVERRUN, _LEAST_OVERRUN)
+            or self._remaining_by_limit(job)
+        )
 
     def _remaining_by_duration(self, job: Job, overrun: float = 0.0, least: float = 0.0) -> float | None:
         """Returns what is left of the hinted duration and so large a part more of it, `least` seconds at least; None if
@@ -285,8 +286,7 @@ class Knowledge:
         20 cases by its distribution, else when its hinted duration ends there or, once that has passed, its limit."""
         if (learnt := self.learnt_length(job)) is not None:
             return learnt.latest
-        by_duration = self.duration_left_there(job)
-        return self._remaining_by_limit(job) if by_duration is None else by_duration
+        return self.duration_left_there(job) or self._remaining_by_limit(job)
 
     def relative_speed(self, job: Job, allocations: Iterable[NodeAllocation], nodes: Mapping[str, Node]) -> float:
         """Returns the speed with these allocations relative to that at the GPU-proportional share of the same nodes.

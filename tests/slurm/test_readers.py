@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -134,13 +134,19 @@ TRIES = 12
 part of a heterogeneous job at every second: what does not go away in as many tries is a difference."""
 
 
-def agreed(mini: Mini) -> Any:
-    """What `agreeing.py` found, where all readers say the same, at one of the tries at least."""
-    for _ in range(TRIES - 1):
-        with suppress(AssertionError):
+def agreed(mini: Mini, still: Callable[[], bool] = lambda: True) -> Any:
+    """What `agreeing.py` found, where all readers say the same, at one of the tries at least; None if they did not,
+    once `still` is false."""
+    for left in reversed(range(TRIES)):
+        try:
             return compared(mini)
+        except AssertionError:
+            if not still():
+                return None
+            if not left:
+                raise
         time.sleep(1.3)
-    return compared(mini)
+    return None
 
 
 def compared(mini: Mini) -> Any:
@@ -302,18 +308,7 @@ def test_every_form_of_sbatch_is_read_alike_while_it_waits_and_once_it_runs(full
 def agree_soon(mini: Mini) -> bool:
     """Whether the queue stayed as it was until all readers said the same."""
     before = queue(mini)
-    for patient in (*[True] * (TRIES - 1), False):
-        try:
-            compared(mini)
-        except AssertionError:
-            if queue(mini) != before:
-                return False
-            if not patient:
-                raise
-            time.sleep(1.3)
-        else:
-            return True
-    return False
+    return agreed(mini, lambda: queue(mini) == before) is not None
 
 
 def in_state(mini: Mini, state: str) -> set[str]:
