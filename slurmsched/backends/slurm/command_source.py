@@ -169,22 +169,23 @@ class CommandJobReader:
         self, commands: Commands, limits: ClusterLimits, table: dict[str, SqueueRow]
     ) -> tuple[list[ParsedJob], list[SetAsideJob], list[str]]:
         """All jobs of squeue's table, those that cannot be read or parsed, and warnings, as `parse_jobs` of all records
-        gives them; what was parsed at the last poll and has not changed since is not parsed again. A job that is read
-        again replaces its row in the table. Raises BackendError."""
-        shown, known = dict(table), self._parsed.unchanged(table, limits)
+        gives them; what was parsed at the last poll and has not changed since is not parsed again. Raises
+        BackendError."""
+        known = self._parsed.unchanged(table, limits)
+        settled = {number: row for number, row in known.items() if row.stands_alone}
+        others = {number: row for number, row in table.items() if number not in settled}
         needing = {
             number
-            for number, row in table.items()
+            for number, row in others.items()
             if (known[number].details is not None if number in known else not row.too_long and _needs_details(row))
         }
-        jobs: list[ParsedJob] = []
         unread: list[SetAsideJob] = []
         unclear: list[SetAsideJob] = []
-        warnings: list[str] = []
         parsed: dict[str, ParsedRow] = {}
-        for row in self._complete(commands, table, needing, samples=True):
+        warnings: list[str] = []
+        for row in self._complete(commands, others, needing, samples=True):
             number = row.row.number
-            last = known.get(number) if row.row is shown[number] else None
+            last = known.get(number) if row.row is table[number] else None
             if last is None or not last.is_of(row.details, row.throttle):
                 records: list[JobRecord] = []
                 _keep_record(row, records, unread)
@@ -195,9 +196,12 @@ class CommandJobReader:
                     continue
                 last = ParsedRow.of(row.row, row.details, row.throttle, found, longer)
             parsed[number] = last
-            jobs += last.jobs
-            warnings += last.warnings
+        self._known = {number: details for number, details in self._known.items() if number in table}
+        self._unreadable = {number: unclear for number, unclear in self._unreadable.items() if number in table}
+        parsed = {number: one for number in table if (one := settled.get(number) or parsed.get(number))}
         self._parsed.keep(parsed)
+        jobs = [job for one in parsed.values() for job in one.jobs]
+        warnings += (warning for one in parsed.values() for warning in one.warnings)
         return jobs, [*unread, *unclear], warnings
 
     def _complete(
@@ -223,8 +227,6 @@ class CommandJobReader:
         for number, reason in missing.items():
             if reason:
                 self._unreadable[number] = _text_key(table[number]), reason
-        self._known = {number: known for number, known in self._known.items() if number in table}
-        self._unreadable = {number: unclear for number, unclear in self._unreadable.items() if number in table}
         throttles = _throttles(table, fresh)
         for number, row in table.items():
             if number in missing and missing[number] is None and not row.too_long:

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from hashlib import blake2b
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Final, TypeVar
@@ -117,6 +116,9 @@ _TRUNCATABLE_COLUMNS: Final = _PREFIX_COLUMNS | {"ArrayTaskID"}
 ID_COLUMNS: Final = ("JobID", "ArrayJobID", "HetJobID")
 """The columns with the number of a job, of its array and of its heterogeneous job."""
 
+NO_TASK: Final = "N/A"
+"""What stands in `ArrayTaskID` of a job that is of no array."""
+
 _SQUEUE: Final = ("squeue", "-h", "-a", "-t", "all")
 _EACH: Final = ("-r",)
 """A row for each task of an array."""
@@ -124,8 +126,6 @@ _UNKNOWN: Final = re.compile(r"Invalid job format specification: (\S+)")
 _GONE: Final = "Invalid job id specified"
 _BLANK: Final = ord(" ")
 _LINE_BREAK: Final = ord("\n")
-_ROW_DIGEST: Final = 16
-"""Bytes: no two texts with the same digest can be found."""
 _BATCH_SIZE: Final = 200
 """Jobs per query with wide columns: their records stay under 40 MB of memory."""
 _FEWEST_OF_STEP: Final = 5
@@ -202,14 +202,15 @@ class SqueueRow:
         """The value byte for byte."""
         return self.value(column).encode(errors="surrogateescape")
 
-    def digest(self, without: str) -> bytes:
-        """A digest of all that squeue shows of the job, but for this column."""
-        left_out = self.layout.columns[without]
-        digest = blake2b(self.record[: left_out.start], digest_size=_ROW_DIGEST)
-        digest.update(self.record[left_out.stop :])
-        if self.replaced:
-            digest.update(repr(sorted(self.replaced.items())).encode(errors="surrogateescape"))
-        return digest.digest()
+    def differs_but_in(self, column: str, other: SqueueRow) -> bool:
+        """Whether squeue shows more of the job otherwise than what stands in this column."""
+        if self.layout is not other.layout or self.replaced != other.replaced:
+            return True
+        left_out = self.layout.columns[column]
+        return not (
+            self.record.startswith(other.record[: left_out.start])
+            and self.record.endswith(other.record[left_out.stop :])
+        )
 
 
 def read_squeue(

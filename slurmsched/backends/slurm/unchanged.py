@@ -17,7 +17,7 @@ from slurmsched.backends.slurm.errors import SlurmParseError
 from slurmsched.backends.slurm.job_details import JobDetails
 from slurmsched.backends.slurm.jobs import ClusterLimits, ParsedJob
 from slurmsched.backends.slurm.records import parse_seconds
-from slurmsched.backends.slurm.squeue_table import SqueueRow
+from slurmsched.backends.slurm.squeue_table import NO_TASK, SqueueRow
 from slurmsched.model import Node
 
 RUN_TIME: Final = "TimeUsed"
@@ -28,12 +28,14 @@ RUN_TIME: Final = "TimeUsed"
 class ParsedRow:
     """The jobs of one row of squeue's table, and what they were parsed from."""
 
-    digest: bytes
+    row: SqueueRow
     run_time: str
     details: JobDetails | None
     throttle: int | None
     jobs: tuple[ParsedJob, ...]
     warnings: tuple[str, ...]
+    stands_alone: bool
+    """Whether no other row tells anything of it, as of tasks of the same array."""
 
     @classmethod
     def of(
@@ -44,19 +46,21 @@ class ParsedRow:
         jobs: Iterable[ParsedJob],
         warnings: Iterable[str],
     ) -> ParsedRow:
-        return cls(row.digest(RUN_TIME), row.text(RUN_TIME), details, throttle, tuple(jobs), tuple(warnings))
+        alone = row.value("ArrayTaskID") == NO_TASK
+        return cls(row, row.text(RUN_TIME), details, throttle, tuple(jobs), tuple(warnings), alone)
 
     def is_of(self, details: JobDetails | None, throttle: int | None) -> bool:
         """Whether it was parsed from these details, and with this throttle of its array."""
         return self.throttle == throttle and (self.details is details or self.details == details)
 
-    def at(self, run_time: str) -> ParsedRow:
-        """The same row with another run time. Raises SlurmParseError."""
+    def at(self, row: SqueueRow) -> ParsedRow:
+        """The same with what the row says now, which differs in the run time alone. Raises SlurmParseError."""
+        run_time = row.text(RUN_TIME)
         if run_time == self.run_time:
             return self
         seconds = float(parse_seconds(run_time) or 0)
         jobs = tuple(ParsedJob(parsed.job.with_run_time(seconds), parsed.request_form) for parsed in self.jobs)
-        return ParsedRow(self.digest, run_time, self.details, self.throttle, jobs, self.warnings)
+        return ParsedRow(row, run_time, self.details, self.throttle, jobs, self.warnings, self.stands_alone)
 
 
 @dataclass(slots=True)
@@ -73,10 +77,13 @@ class ParsedRows:
         known: dict[str, ParsedRow] = {}
         for number, row in table.items():
             last = self._rows.get(number)
-            if last is None or row.digest(RUN_TIME) != last.digest:
+            if last is None or row.differs_but_in(RUN_TIME, last.row):
+                continue
+            if row.record == last.row.record:
+                known[number] = last
                 continue
             try:
-                known[number] = last.at(row.text(RUN_TIME))
+                known[number] = last.at(row)
             except SlurmParseError:
                 continue  # parsing all of it raises the same error
         return known
