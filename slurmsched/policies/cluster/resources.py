@@ -395,23 +395,41 @@ class FreeResources:
         self._change(allocation, 1)
 
     def release_all(self, allocations: Sequence[Allocation]) -> None:
-        """Release each of these."""
-        if any(allocation.devices for allocation in allocations):
-            for allocation in allocations:
-                self._change(allocation, 1)
-            return
+        """Release each of these, all whole GPUs at once."""
+        shared = {pool for allocation in allocations if allocation.part for pool in allocation.pools}
+        alone = [allocation for allocation in allocations if not shared.isdisjoint(allocation.pools)] if shared else []
+        for allocation in alone:
+            self._change(allocation, 1)
+        if alone:
+            allocations = [allocation for allocation in allocations if shared.isdisjoint(allocation.pools)]
         counts = [len(allocation.pools) for allocation in allocations]
         columns = zip(*((each.pools, each.gpus, each.cpus, each.memory) for each in allocations), strict=True)
         flat = [np.fromiter(chain.from_iterable(rows), dtype=np.int64) for rows in columns]
         pools, gpus, cpus, memory = flat or [np.zeros(0, dtype=np.int64)] * 4
         nodes = self.pools.node_of[pools]
         exclusive = np.repeat(np.array([each.exclusive for each in allocations], dtype=np.int64), counts)
+        known = [each.devices or ((),) * count for each, count in zip(allocations, counts, strict=True)]
+        gpus = self._release_devices(pools, [*chain.from_iterable(known)], gpus)
         np.add.at(self.gpus, pools, gpus)
         np.add.at(self.cpus, nodes, cpus)
         np.add.at(self.memory, nodes, memory)
         np.subtract.at(self.exclusive_jobs, nodes, exclusive)
-        self._uncertain.update(pools[gpus != 0].tolist())
         self.changed_nodes.extend(nodes.tolist())
+
+    def _release_devices(self, pools: Ints, devices: Sequence[tuple[int, ...]], gpus: Ints) -> Ints:
+        """Make these whole devices idle, and return how many GPUs each row releases; of the rows of which no devices
+        are known `gpus` are. What `_change_devices` does of each."""
+        counts = np.fromiter(map(len, devices), dtype=np.int64, count=len(devices))
+        self._uncertain.update(pools[(counts == 0) & (gpus != 0)].tolist())
+        if not counts.any():
+            return gpus
+        of, device = np.repeat(pools, counts), np.fromiter(chain.from_iterable(devices), dtype=np.int64)
+        idle = self._milli[of, device] == MILLI_PER_GPU  # others were assumed for that job
+        each, times = np.unique(of * self._milli.shape[1] + device, return_counts=True)
+        twice = each[times > 1] // self._milli.shape[1]
+        self._uncertain.update(of[idle | (self.gpus[of] < 0)].tolist(), twice.tolist())
+        self._milli[of, device] = MILLI_PER_GPU
+        return np.where(counts > 0, counts, gpus)
 
     def fits(self, allocation: Allocation) -> bool:
         """Whether all of the allocation is free, on nodes that no job uses exclusively."""
