@@ -30,7 +30,7 @@ from slurmsched.policies.policies import configured_policy, ranks_idle_last
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds import refusals, scope
 from slurmsched.rounds.checkpoints import awaited_checkpoints
-from slurmsched.rounds.forecast import WaitForecast
+from slurmsched.rounds.forecast import QueueAhead, WaitForecast
 from slurmsched.rounds.guards import (
     GuardContext,
     cannot_move,
@@ -42,7 +42,6 @@ from slurmsched.rounds.guards import (
 )
 from slurmsched.rounds.partitions import jobs_left_to_slurm, within_time_limits
 from slurmsched.rounds.planner import ConfigFragment, Permissions, make_plan
-from slurmsched.rounds.queue_ahead import QueueAhead
 from slurmsched.rounds.specs import with_original_requests
 from slurmsched.rounds.starting import freeing_nodes, leaving_jobs, promise_starts, starting_jobs, unattributed_usage
 from slurmsched.settings.definition import Settings

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.model import Decision, Job, JobId, NodeState, RankedJob, Request, Reservation, Snapshot, Target
-from slurmsched.rounds.queue_ahead import QueueAhead
+from slurmsched.rounds.forecast import QueueAhead
 from slurmsched.rounds.scope import EligibleNodeCache, eligible_nodes, usable_nodes
 from tests.builders import job, node, share, snapshot
 
