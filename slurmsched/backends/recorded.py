@@ -33,6 +33,8 @@ from slurmsched.model import (
 
 RECORDING_SUFFIX: Final = ".round"
 _VERSION: Final = 1
+_LEVEL: Final = 3
+"""Of zlib: a third of the time of its default, for a tenth more bytes."""
 _MAX_UNPACKED_BYTES: Final = 1 << 28
 """Bytes a recording may unpack to; a round of 100,000 jobs stays below."""
 
@@ -62,7 +64,7 @@ class _StoredRecording:
 
 def pack_recording(snapshot: Snapshot, state: SchedulerState) -> bytes:
     """The bytes of a recording; equal rounds give equal bytes."""
-    return zlib.compress(encode(_StoredRecording(_VERSION, Recording(snapshot, state))).encode())
+    return zlib.compress(encode(_StoredRecording(_VERSION, Recording(snapshot, state))).encode(), _LEVEL)
 
 
 class RecordingPacker:
@@ -82,7 +84,7 @@ class RecordingPacker:
         before, _, rest = stored.partition(jobs)
         between, _, after = rest.partition(nodes)
         texts = (before, self._encode_jobs(snapshot), between, self._nodes.encode(snapshot.nodes), after)
-        return zlib.compress("".join(texts).encode())
+        return zlib.compress("".join(texts).encode(), _LEVEL)
 
     def _encode_jobs(self, snapshot: Snapshot) -> str:
         jobs = dict[JobId, tuple[Job, str, str]]()

@@ -396,9 +396,10 @@ class _Accounts:
     due: Mapping[str, float]
 
     def in_words(self) -> Mapping[str, str]:
-        """Returns by user what that one held, as a part of what was due."""
+        """Returns by user what that one held, as a part of what was due: in steps of 5 %, else what is told of all
+        jobs would change with each round."""
         return {
-            user: f"{user} had {account.received / account.due:.0%} of its due"
+            user: f"{user} had about {5 * round(20 * account.received / account.due)}% of its due"
             for user, account in self.users.items()
             if account.due > 0
         }

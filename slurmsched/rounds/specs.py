@@ -196,8 +196,6 @@ def _with_original_request(job: Job, state: SchedulerState) -> Job:
     original, submitted = state.original_requests.get(job.id), state.submitted.get(job.id)
     if original is None and submitted is None:
         return job
-    return replace(
-        job,
-        original_request=job.original_request if original is None else original,
-        submit_time=job.submit_time if submitted is None else submitted,
+    return job.as_submitted(
+        job.original_request if original is None else original, job.submit_time if submitted is None else submitted
     )
