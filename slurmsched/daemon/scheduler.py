@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -273,7 +274,10 @@ class _Round:
 
     def _poll(self) -> _Observation:
         settings = self.context.settings
-        polled = self.context.backend.observe()
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            observed = beside.submit(self.context.backend.observe)
+            self.store.state.read_ahead(self.clock.now())
+            polled = observed.result()
         managed, failing = managed_jobs(polled, settings)
         read = set_aside_jobs(polled, failing)
         failing |= record_poll_isolated(self.store, self.id, read, managed, log=self.log)

@@ -37,9 +37,9 @@ from slurmsched.model import (
 from slurmsched.rounds.checkpoints import NEWCOMERS
 from slurmsched.rounds.refusals import RefusedStart, with_refusals
 from slurmsched.rounds.specs import held_by_us, with_original_requests
-from slurmsched.store.jobs import DAY
 from slurmsched.store.journal import JournalEntry
 from slurmsched.store.measurements import LastReport
+from slurmsched.store.service import DAY
 
 _EMPTY_STATE = SchedulerState()
 _WITH_RESOURCES = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)

@@ -151,6 +151,11 @@ class Database:
         with translate_sqlite_errors(self.path):
             return frozenset(self._database.table_names())
 
+    @property
+    def version(self) -> int:
+        """A number that changes when another connection writes, and not by what this one does."""
+        return int(self.rows("PRAGMA data_version")[0]["data_version"])
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit the block as a whole, on disk when it is left, or roll it back; an inner block joins the outer one."""

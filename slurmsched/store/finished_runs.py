@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
 from typing import Final
 
 from slurmsched.backends.protocol import JobOrigin
@@ -196,14 +197,16 @@ class FinishedRuns:
             self._use_forgotten = forgotten
             self._use.clear()
             self._use_since = now
-        kinds_by_job: dict[JobId, Kinds] = {}
+        alike: defaultdict[Work, list[Job]] = defaultdict(list)
         for job in jobs:
-            kinds_by_job[job.id] = kinds_of_use(Work.of_job(job, *origins.get(job.id, ())))
-        runs = self._by_kind([job for job in jobs if kinds_by_job[job.id] not in self._use])
-        for kinds in kinds_by_job.values():
-            if kinds not in self._use:
-                self._use[kinds] = measured_use(kinds, runs, now)
-        return {job: use for job, kinds in kinds_by_job.items() if (use := self._use[kinds]) is not None}
+            alike[Work.of_job(job, *origins.get(job.id, ()))].append(job)
+        kinds_of = {work: kinds_of_use(work) for work in alike}
+        unknown = [work for work, kinds in kinds_of.items() if kinds not in self._use]
+        runs = self._by_kind(chain.from_iterable(alike[work] for work in unknown))
+        for work in unknown:
+            self._use[kinds_of[work]] = measured_use(kinds_of[work], runs, now)
+        known = ((self._use[kinds_of[work]], same) for work, same in alike.items())
+        return {job.id: use for use, same in known if use is not None for job in same}
 
     def lengths_of(
         self, snapshot: Snapshot, service: Mapping[JobId, float], steps: Mapping[JobId, int]

@@ -1,5 +1,4 @@
-"""The table `jobs`: updated by each poll, and repaired where a value is invalid (a bad disk, an edit by hand). Beside
-it the service of jobs, in GPU-seconds per run, and the times of their evictions.
+"""The table `jobs`: updated by each poll, and repaired where a value is invalid (a bad disk, an edit by hand).
 
 A row records what we changed about the job (hold, request, nice). So an unreadable row is repaired rather than skipped,
 as other tables' rows are: nothing would release its hold.
@@ -8,8 +7,7 @@ as other tables' rows are: nothing would release its hold.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import inf
 from operator import itemgetter
@@ -22,11 +20,9 @@ from slurmsched.model import (
     JobId,
     JobState,
     Request,
-    Result,
     SchedulerState,
     Snapshot,
     SynschedError,
-    Verb,
     decode,
     encode,
     to_plain,
@@ -142,6 +138,8 @@ _UPDATE: Final = (
     " WHERE id = :id"
 )
 _SEEN: Final = "UPDATE jobs SET last_seen = ? WHERE id IN (SELECT value FROM json_each(?))"
+_GONE: Final = "UPDATE jobs SET state = ?, last_seen = ?, target = NULL WHERE id = ?"
+_POLLED: Final = "INSERT OR REPLACE INTO upkeep (name, at) VALUES ('polled', ?)"
 _AS_SEEN: Final = itemgetter("owner", "state", "name", "summary")
 _CAME_BACK: Final = "slurmctld came back with an older state, in which the job is under our hold again"
 _LIFTED: Final = "was released by somebody else, though synsched held it"
@@ -177,7 +175,7 @@ _FORGET: Final = (
 
 
 def update_jobs(
-    database: Database, snapshot: Snapshot, managed: Collection[JobId], columns: JobColumns | None = None
+    database: Database, snapshot: Snapshot, managed: Collection[JobId], kept: JobRows | None = None
 ) -> tuple[JobEvent, ...]:
     """Bring the `jobs` table up to the snapshot; returns the events of what changed. Raises StoreError.
 
@@ -186,27 +184,32 @@ def update_jobs(
     job that Slurm no longer knows is finished; its marks are cleared a day later, so one wrong poll loses no hold.
     """
     with database.transaction():
-        known = _known_rows(database, snapshot, managed)
+        kept = kept or JobRows()
+        known, polled = _known_rows(database, snapshot, managed, kept), _last_poll(database)
         arrays = frozenset(job for job, row in known.items() if row["held_by_us"] and row["state"] != _FINISHED)
         seen_before = [job for job in snapshot.jobs if job.id in known]
         others = (job for job in snapshot.jobs if job.id not in known)
         new = [job for job in others if job.id in managed or _has_array_hold(job, arrays)]
         absent = [job for job in known if job not in snapshot.jobs_by_id]
         gone = [job for job in absent if snapshot.is_gone(job)]
-        long_gone = [job for job in gone if known[job]["last_seen"] < snapshot.time - _DAY]
+        long_gone = [job for job in gone if _last_seen(known[job], polled) < snapshot.time - _DAY]
         marked = database.rows(_MARKED_UNTIL, (snapshot.time - _DAY,))
         long_gone += [row["id"] for row in marked if snapshot.is_gone(row["id"])]
         unread = [job for job in absent if not snapshot.is_gone(job)]
         returned = frozenset(job.id for job in seen_before if _hold_came_back(database, known[job.id], job))
-        lifted = [job.id for job in seen_before if _hold_was_lifted(database, known[job.id], job)]
-        requeued = [job.id for job in seen_before if _was_requeued_by_others(database, known[job.id], job)]
+        lifted = [job.id for job in seen_before if _hold_was_lifted(database, known[job.id], job, polled)]
+        requeued = [job.id for job in seen_before if _was_requeued_by_others(database, known[job.id], job, polled)]
         database.write_many(_INSERT, [_job_columns(job, snapshot.time, arrays) for job in new])
-        now = (columns or JobColumns()).of_jobs(seen_before, snapshot.time, arrays, known)
+        now = kept.columns(seen_before, snapshot.time, arrays, known)
         same = {of["id"] for of in now if _is_up_to_date(known[of["id"]], of)}
+        kept.unchanged = {job: known[job] for job in same.difference(returned)}
         database.write_many(_UPDATE, [of for of in now if of["id"] not in same])
-        database.write(_SEEN, (snapshot.time, json.dumps([*same, *unread])))
+        today = int(snapshot.time / _DAY)
+        older = [job for job in (*same, *unread) if int(known[job]["last_seen"] / _DAY) != today]
+        database.write(_SEEN, (snapshot.time, json.dumps(older)))
         database.write_many("UPDATE jobs SET held_by_us = 1 WHERE id = ?", [(job,) for job in returned])
-        database.write_many("UPDATE jobs SET state = ?, target = NULL WHERE id = ?", [(_FINISHED, job) for job in gone])
+        database.write_many(_GONE, [(_FINISHED, _last_seen(known[job], polled), job) for job in gone])
+        database.write(_POLLED, (snapshot.time,))
         database.write_many(_CLEAR_MARKS, [(job,) for job in long_gone])
     return (
         *(JobEvent(snapshot.time, job, JobEventKind.OVERRULED, _LIFTED) for job in lifted),
@@ -226,7 +229,7 @@ def unstorable_jobs(
     Called only after `update_jobs` failed. Raises StoreError.
     """
     with database.transaction():
-        known = _known_rows(database, snapshot, managed)
+        known = _known_rows(database, snapshot, managed, JobRows())
     failed: dict[JobId, str] = {}
     for job in snapshot.jobs:
         row = known.get(job.id)
@@ -248,12 +251,14 @@ def _check_storable(row: Mapping[str, Any]) -> None:
             raise OverflowError("a number beyond 64 bits")
 
 
-def _known_rows(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> dict[JobId, dict[str, Any]]:
+def _known_rows(
+    database: Database, snapshot: Snapshot, managed: Collection[JobId], kept: JobRows
+) -> dict[JobId, dict[str, Any]]:
     """The rows of unfinished jobs and, of jobs in the snapshot although their row is finished, those with a mark left
     and those that are managed. Rows whose job id was reused by a newer job are deleted. Of others no mark is looked
     for: all jobs that ended within a day may have one."""
     now = snapshot.jobs_by_id
-    known = {row["id"]: row for row in repaired_rows(database, "state != 'finished'", (), snapshot.time)}
+    known = {row["id"]: row for row in kept.unfinished(database, snapshot.time)}
     others = json.dumps([job for job in now if job not in known])
     for row in repaired_rows(database, "id IN (SELECT value FROM json_each(?))", (others,), snapshot.time):
         if row["id"] in managed or row["held_by_us"] or row["reshaped"] or row["boosted"]:
@@ -277,21 +282,34 @@ def _matches_original(job: Job, row: Mapping[str, Any]) -> bool:
     return bool(row["reshaped"]) and equivalent(spec_of(decode(Request, row["original"])), spec_of(job.current_request))
 
 
-def _hold_was_lifted(database: Database, row: Mapping[str, Any], job: Job) -> bool:
+def _last_poll(database: Database) -> float | None:
+    """When the last poll was: then all jobs were seen whose rows are unfinished. The rows themselves say so once a day
+    only, else each poll would write them all."""
+    rows = database.rows("SELECT name, at FROM upkeep WHERE name = 'polled'")
+    return next(iter(database.unreadable_rows.parse_each("upkeep", "name", lambda row: number(row, "at"), rows)), None)
+
+
+def _last_seen(row: Mapping[str, Any], polled: float | None) -> float:
+    return float(row["last_seen"] if polled is None or row["state"] == _FINISHED else polled)
+
+
+def _hold_was_lifted(database: Database, row: Mapping[str, Any], job: Job, polled: float | None) -> bool:
     """Whether a job that was pending under our hold lost it or ran, without an operation of ours since."""
     ran = job.state in _ACTIVE or job.state is JobState.COMPLETING
     lifted = ran or (job.state is JobState.PENDING and job.hold is Hold.NONE)
     if not (row["held_by_us"] and row["state"] == JobState.PENDING.value and lifted):
         return False
     query = "SELECT 1 FROM operations WHERE subject = ? AND intended >= ? LIMIT 1"
-    return not database.rows(query, (job.id, row["last_seen"]))
+    return not database.rows(query, (job.id, _last_seen(row, polled)))
 
 
-def _was_requeued_by_others(database: Database, row: Mapping[str, Any], job: Job) -> bool:
+def _was_requeued_by_others(database: Database, row: Mapping[str, Any], job: Job, polled: float | None) -> bool:
     """Whether a job that ran was requeued since it was last seen, without an operation of ours since that run began."""
     ran = row["state"] in (JobState.RUNNING.value, JobState.SUSPENDED.value, JobState.COMPLETING.value)
-    runs_anew = job.state in _ACTIVE and job.restarts > 0 and (job.start_time or 0.0) > row["last_seen"]
-    if not ran or not (job.state is JobState.PENDING or runs_anew):
+    if not ran:
+        return False
+    runs_anew = job.state in _ACTIVE and job.restarts > 0 and (job.start_time or 0.0) > _last_seen(row, polled)
+    if job.state is not JobState.PENDING and not runs_anew:
         return False
     return not database.rows(_OUR_REQUEUE_OF_THIS_RUN, {"job": job.id, "slack": _CLOCK_SLACK})
 
@@ -340,7 +358,7 @@ def _is_up_to_date(row: Mapping[str, Any], columns: Mapping[str, Any]) -> bool:
     """Whether `_UPDATE` with these columns would leave the row as it is, but for when the job was last seen."""
     return (
         _AS_SEEN(row) == _AS_SEEN(columns)
-        and (row["submitted"] or inf) <= columns["submitted"]
+        and (inf if row["submitted"] is None else row["submitted"]) <= columns["submitted"]
         and row["held_by_us"] == (not columns["unheld"] and max(row["held_by_us"], columns["held"]))
         and not (row["reshaped"] and columns["as_submitted"])
         and (row["reshaped"] or not columns["waits"] or row["original"] == columns["original"])
@@ -348,13 +366,28 @@ def _is_up_to_date(row: Mapping[str, Any], columns: Mapping[str, Any]) -> bool:
     )
 
 
-class JobColumns:
-    """What is stored of jobs, kept from poll to poll for those of which nothing but the run time has changed."""
+class JobRows:
+    """The rows of jobs as they are read and written, kept from poll to poll: what is stored of those of which nothing
+    but the run time has changed; and the unfinished ones, where they were read while Slurm answered the poll."""
 
     def __init__(self) -> None:
+        self.unchanged: Mapping[JobId, dict[str, Any]] = {}
+        """The rows that the last poll left as they were."""
         self._known: dict[JobId, tuple[Job, tuple[object, ...], dict[str, Any]]] = {}
+        self._ahead: tuple[int, list[dict[str, Any]]] | None = None
 
-    def of_jobs(
+    def read_ahead(self, database: Database, at: float) -> None:
+        """Read the unfinished rows for the poll that comes next."""
+        self._ahead = database.version, repaired_rows(database, "state != 'finished'", (), at)
+
+    def unfinished(self, database: Database, at: float) -> list[dict[str, Any]]:
+        """The unfinished rows: those read ahead, once, if nobody else has written since."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == database.version:
+            return ahead[1]
+        return repaired_rows(database, "state != 'finished'", (), at)
+
+    def columns(
         self, jobs: Sequence[Job], at: float, arrays: Collection[JobId], rows: Mapping[str, Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """The columns of these jobs, whose rows are known, as of `at`; equal to `_job_columns` of each."""
@@ -423,78 +456,3 @@ def _state_change_events(row: Mapping[str, Any], job: Job, at: float) -> Iterato
         )
     if job.state is JobState.FINISHED and before is not JobState.FINISHED:
         yield JobEvent(min(job.end_time or at, at), job.id, JobEventKind.ENDED, f"ended: {job.state_text.lower()}")
-
-
-DAY: Final = 86400.0
-
-_HOLDING_RESOURCES: Final = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
-
-
-class AttainedService:
-    """Attained service with one row per run, so that a restart neither loses nor doubles any. All methods raise
-    StoreError."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def record_runs(self, snapshot: Snapshot) -> None:
-        """Bring the runs in the snapshot up to its time; a run that is gone keeps its last value.
-
-        A job without a start time is skipped until Slurm reports one.
-        """
-        runs = [
-            (job.id, job.start_time, gpus * max(job.run_time, 0.0), snapshot.gpu_type_of(job.allocations))
-            for job in snapshot.jobs_in_state(*_HOLDING_RESOURCES)
-            if job.start_time is not None and (gpus := snapshot.gpus_of(job))
-        ]
-        self._database.write_many(
-            "INSERT INTO service (job, run_started, gpu_seconds, gpu_type) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (job, run_started)"
-            " DO UPDATE SET gpu_seconds = MAX(gpu_seconds, excluded.gpu_seconds),"
-            " gpu_type = CASE excluded.gpu_type WHEN '' THEN gpu_type ELSE excluded.gpu_type END",
-            runs,
-        )
-
-    def gpu_seconds_of(self, job: JobId) -> float:
-        """GPU-seconds of one job over all its runs."""
-        return sum(self.gpu_seconds_by_type((job,)).get(job, {}).values())
-
-    def gpu_seconds_by_type(self, jobs: Iterable[JobId]) -> Mapping[JobId, Mapping[str, float]]:
-        """GPU-seconds over all runs by job and GPU type, which is empty for runs of which it is not known; jobs without
-        any are absent."""
-        runs = self._database.rows_of_jobs(
-            "SELECT job, run_started, gpu_seconds, gpu_type FROM service WHERE job IN ({jobs})"
-            " ORDER BY job, run_started",
-            jobs,
-        )
-        sums = dict[JobId, dict[str, float]]()
-        for job, kind, seconds in self._database.unreadable_rows.parse_each("service", "job", _run, runs):
-            of_job = sums.setdefault(job, {})
-            of_job[kind] = of_job.get(kind, 0.0) + seconds
-        return sums
-
-    def moves(self, at: float, jobs: Iterable[JobId]) -> Mapping[JobId, tuple[float, ...]]:
-        """The times of each job's requeues by us in the 24 hours before `at`, in order (unix seconds).
-
-        Those of an older job with the same id do not count, nor times more than a day in the future.
-        """
-        rows = self._database.rows_of_jobs(
-            "SELECT o.id, o.subject, o.finished FROM operations o JOIN jobs j ON j.id = o.subject"
-            " WHERE o.subject IN ({jobs}) AND o.verb = ? AND o.result IN (?, ?) AND o.finished > ? AND o.finished < ?"
-            " AND o.finished >= j.first_seen ORDER BY o.finished, o.id",
-            jobs,
-            (Verb.REQUEUE.value, Result.DONE.value, Result.UNDONE.value, at - DAY, at + DAY),
-        )
-        times: defaultdict[JobId, list[float]] = defaultdict(list)
-        for job, finished in self._database.unreadable_rows.parse_each("operations", "id", _move, rows):
-            times[job].append(finished)
-        return {job: tuple(job_times) for job, job_times in times.items()}
-
-
-def _run(row: DatabaseRow) -> tuple[JobId, str, float]:
-    number(row, "run_started")
-    return text(row, "job"), text(row, "gpu_type"), number(row, "gpu_seconds")
-
-
-def _move(row: DatabaseRow) -> tuple[JobId, float]:
-    return text(row, "subject"), number(row, "finished")

@@ -69,6 +69,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         *("id", "owner", "name", "first_seen", "last_seen", "state", "original", "held_by_us", "reshaped", "boosted"),
         *("rank", "rank_key", "reason", "sentence", "target", "summary"),
     ),
+    "upkeep": ("name", "at"),
     "set_aside": ("job", "owner", "partition", "reason", "since", "mark"),
     "switches": ("name", "value", "set_by", "at"),
     "policy_state": ("system", "state"),
@@ -233,6 +234,7 @@ def _collected(connection: sqlite3.Connection, at: float, ended_after: float) ->
     current = {
         "rounds": _with_latest_overview(rows("rounds", _PUBLISHED_ROUNDS)),
         "jobs": [{column: row[column] for column in row if column != _EXPLANATION_COLUMN} for row in unfinished],
+        "upkeep": rows("upkeep", "name = 'polled'"),
         "set_aside": aside,
         "switches": rows("switches", "1"),
         "policy_state": [

@@ -79,7 +79,9 @@ _ROUND = (
     " observe_s, decide_s, plan_s, apply_s, reads, writes, error FROM rounds"
 )
 _JOB = (
-    "SELECT id, owner, name, first_seen, last_seen, state, original, held_by_us, reshaped, boosted,"
+    "SELECT id, owner, name, first_seen, state, original, held_by_us, reshaped, boosted,"
+    " CASE WHEN state = 'finished' THEN last_seen"
+    " ELSE COALESCE((SELECT at FROM upkeep WHERE name = 'polled'), last_seen) END AS last_seen,"
     " rank, rank_key, reason, sentence, target, summary FROM jobs"
 )
 _OPERATION = (

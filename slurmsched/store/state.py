@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from slurmsched.knowledge.knowledge import OUT_OF_MEMORY_SECONDS
@@ -32,7 +31,7 @@ from slurmsched.rounds.refusals import RefusedStart, with_refusals
 from slurmsched.rounds.specs import with_original_requests
 from slurmsched.store.database import Database
 from slurmsched.store.finished_runs import FinishedRuns
-from slurmsched.store.jobs import AttainedService, JobColumns, update_jobs
+from slurmsched.store.jobs import JobRows, update_jobs
 from slurmsched.store.journal import (
     ActivityCounts,
     JobEvent,
@@ -45,13 +44,13 @@ from slurmsched.store.measurements import Measurements
 from slurmsched.store.rows import (
     DatabaseRow,
     boolean,
-    decoded_value,
     integer,
     json_object,
     number,
     optional_number,
     text,
 )
+from slurmsched.store.service import AttainedService
 from slurmsched.store.set_aside import held_aside, set_aside_since
 
 USUAL_REQUESTS_WINDOW: Final = 14 * 86400.0
@@ -99,6 +98,9 @@ _PRUNE_STEP: Final = 6 * 3600.0
 
 _MAX_USUAL_REQUESTS: Final = 1000
 
+_ROW_CHANGES: Final = (JobEventKind.SEEN, JobEventKind.ENDED)
+"""Events with which what is stored of the last decision about a job is deleted."""
+
 _SIZED: Final = (JobState.PENDING, JobState.RUNNING)
 
 
@@ -115,8 +117,13 @@ class StateStore:
         self.overviews = ClusterOverviews()
         """Those of the snapshots that are recorded."""
         self._finished_runs = finished_runs or FinishedRuns(database)
-        self._columns = JobColumns()
+        self._rows = JobRows()
+        self._decisions = _Decisions()
         self._nodes, self._fragments = ListEncoder(), ListEncoder()
+
+    def read_ahead(self, at: float) -> None:
+        """Read what the next poll will be compared with, while Slurm still answers it; `at` in unix seconds."""
+        self._rows.read_ahead(self._database, at)
 
     def load_state(self, snapshot: Snapshot, policy: str, *, lengths: bool = False) -> SchedulerState:
         """The state that earlier rounds left for the jobs in the snapshot, and the state of `policy`; with `lengths`
@@ -126,8 +133,11 @@ class StateStore:
         row is left out.
         """
         database = self._database
+        known, self._rows.unchanged = self._rows.unchanged, {}
+        others = snapshot.jobs_by_id.keys() - known.keys()
+        unchanged = (row for job, row in known.items() if job in snapshot.jobs_by_id)
         stored_jobs = database.unreadable_rows.parse_each(
-            "jobs", "id", _stored_job, database.rows_of_jobs(_SELECT_JOBS, snapshot.jobs_by_id)
+            "jobs", "id", _stored_job, [*unchanged, *database.rows_of_jobs(_SELECT_JOBS, others)]
         )
         rows = {row.job: row for row in stored_jobs}
         attained, measurements = AttainedService(database), Measurements(database)
@@ -164,7 +174,8 @@ class StateStore:
             use=self._finished_runs.use_of(snapshot.jobs_in_state(*_SIZED), snapshot.time),
             lengths=self._finished_runs.lengths_of(snapshot, service, steps) if lengths else {},
         )
-        return with_refusals(state, self.refused_starts(), with_original_requests(snapshot, state))
+        refused = self.refused_starts()
+        return with_refusals(state, refused, with_original_requests(snapshot, state)) if refused else state
 
     def refused_starts(self) -> Mapping[JobId, RefusedStart]:
         """The last start of each job that Slurm refused; not all of them still stand."""
@@ -193,6 +204,7 @@ class StateStore:
             "UPDATE jobs SET reason = :reason, sentence = :sentence, target = NULL WHERE id = :id",
             [{"id": job, "reason": encode(why), "sentence": why.headline} for job, why in explained.items()],
         )
+        self._decisions.forget(reasons)
 
     def record_poll(
         self,
@@ -204,7 +216,7 @@ class StateStore:
         """Record a poll: jobs and attained service, and within a round the overview of the nodes for `status`; return
         what happened to jobs since the last one."""
         with self._database.transaction():
-            events = tuple(update_jobs(self._database, snapshot, managed, self._columns))
+            events = tuple(update_jobs(self._database, snapshot, managed, self._rows))
             record_events(self._database, round_id, events)
             AttainedService(self._database).record_runs(snapshot)
             if round_id is not None:
@@ -212,6 +224,7 @@ class StateStore:
                     "UPDATE rounds SET overview = ? WHERE id = ?",
                     (self._encoded(overview or self.overviews.of(snapshot)), round_id),
                 )
+        self._decisions.forget(event.job for event in events if event.kind in _ROW_CHANGES)
         self._counts.events.update(event.kind for event in events)
         self.overview = overview or self.overview
         return events
@@ -225,11 +238,9 @@ class StateStore:
         overview: ClusterOverview | None = None,
     ) -> None:
         """Record a round's decision before it is executed, with its recording for replay."""
-        unmanaged = [(job, Explanation.of_reason(job, reason), None, None) for job, reason in result.unmanaged.items()]
+        decided, version = dict(_decided_of(result, explain)), self._database.version
         with self._database.transaction():
-            self._database.write_many(
-                _UPDATE_DECISION, [*_decision_columns(result, explain), *starmap(_job_decision, unmanaged)]
-            )
+            self._database.write_many(_UPDATE_DECISION, self._decisions.differing(decided, version))
             self._database.write(
                 "INSERT OR REPLACE INTO policy_state (system, state) VALUES (?, ?)",
                 (result.decision.policy, encode(result.decision.state)),
@@ -240,6 +251,7 @@ class StateStore:
             )
             self._finished_runs.record_forecasts()
             self._record_unreadable(result.snapshot.time)
+        self._decisions.store(decided, version)
         self.overview = overview or self.overview
 
     def _encoded(self, overview: ClusterOverview) -> str:
@@ -337,7 +349,7 @@ class _StoredJob:
 def _stored_job(row: DatabaseRow) -> _StoredJob:
     return _StoredJob(
         job=text(row, "id"),
-        original=decoded_value(Request, row, "original") if boolean(row, "reshaped") else None,
+        original=_request(text(row, "original")) if boolean(row, "reshaped") else None,
         nice=integer(row, "original_nice") if boolean(row, "boosted") else None,
         held=boolean(row, "held_by_us"),
         submitted=optional_number(row, "submitted"),
@@ -410,16 +422,45 @@ _PRUNE: Final = (
 )
 
 
-def _decision_columns(result: RoundResult, explain: Explain) -> Iterator[dict[str, Any]]:
+_Decided = tuple[Explanation, tuple[int, str] | None, Target | None]
+"""What was decided about a job: why, its rank in the order with the sort key, and what it is to have."""
+
+
+class _Decisions:
+    """What is stored of decisions, so that a round writes only those that differ from the last one's."""
+
+    def __init__(self) -> None:
+        self._stored: Mapping[JobId, _Decided] = {}
+        self._version = 0
+
+    def differing(self, decided: Mapping[JobId, _Decided], version: int) -> list[dict[str, Any]]:
+        """The columns of the jobs about which something else is stored. `version` is that of the database: all are
+        told anew if somebody else has written to it."""
+        stored = self._stored if version == self._version else {}
+        return [_columns_of(job, about) for job, about in decided.items() if stored.get(job) != about]
+
+    def store(self, decided: Mapping[JobId, _Decided], version: int) -> None:
+        """These, and no others, are stored now."""
+        self._stored, self._version = decided, version
+
+    def forget(self, jobs: Iterable[JobId]) -> None:
+        """Of these jobs something else may be stored."""
+        jobs = set(jobs)
+        if jobs:
+            self._stored = {job: about for job, about in self._stored.items() if job not in jobs}
+
+
+def _decided_of(result: RoundResult, explain: Explain) -> Iterator[tuple[JobId, _Decided]]:
     ranks = {ranked.job: (rank, ranked.key) for rank, ranked in enumerate(result.decision.order, start=1)}
-    for job in result.snapshot.jobs:
-        if job.id not in result.unmanaged:
-            yield _job_decision(job.id, explain(result, job.id), ranks.get(job.id), result.decision.targets.get(job.id))
+    for job in result.snapshot.jobs_by_id:
+        if job not in result.unmanaged:
+            yield job, (explain(result, job), ranks.get(job), result.decision.targets.get(job))
+    for job, reason in result.unmanaged.items():
+        yield job, (Explanation.of_reason(job, reason), None, None)
 
 
-def _job_decision(
-    job: JobId, explanation: Explanation, rank: tuple[int, str] | None, target: Target | None
-) -> dict[str, Any]:
+def _columns_of(job: JobId, decided: _Decided) -> dict[str, Any]:
+    explanation, rank, target = decided
     number, key = rank or (None, "")
     return {
         "id": job,

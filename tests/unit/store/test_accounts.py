@@ -22,9 +22,10 @@ from slurmsched.model import (
     Verb,
 )
 from slurmsched.store.database import Database
-from slurmsched.store.jobs import AttainedService, update_jobs
+from slurmsched.store.jobs import update_jobs
 from slurmsched.store.journal import Journal
 from slurmsched.store.maintenance import migrate
+from slurmsched.store.service import AttainedService
 from tests.builders import job, node, share, snapshot
 
 

@@ -31,8 +31,8 @@ from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
 from slurmsched.store.database import Database
-from slurmsched.store.jobs import DAY, AttainedService
 from slurmsched.store.measurements import Measurements
+from slurmsched.store.service import DAY, AttainedService
 from slurmsched.store.state import USUAL_REQUESTS_WINDOW, StateStore
 from slurmsched.store.store import Store
 from tests.builders import job, node, snapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.model import Operation, Outcome, Reason, ReasonCode, Result, Verb, cluster_overview, encode
+from slurmsched.model import Operation, Outcome, Reason, ReasonCode, Result, SetAsideJob, Verb, cluster_overview, encode
 from slurmsched.store.database import Database
 from slurmsched.store.jobs import update_jobs
 from slurmsched.store.journal import Journal, RoundStatistics
@@ -55,6 +55,17 @@ def test_jobs_that_run_come_first_then_the_order_of_the_round(database: Database
     database.write("UPDATE jobs SET rank = 1 WHERE id = '10'")
     with open_read_only(path) as opened:
         assert [row.id for row in opened.jobs()] == ["4", "10", "2", "9"]
+
+
+def test_a_job_was_last_seen_by_the_last_poll_that_showed_it(database: Database, path: Path) -> None:
+    polls = [(10.0, (1, 2, 3)), (20.0, (1, 2)), (30.0, (1,))]
+    for at, numbers in polls:
+        jobs = [job(number, on=[share()] if number == 3 else ()) for number in numbers]
+        aside = (SetAsideJob("2", "its record cannot be read"),) if at == 30.0 else ()
+        update_jobs(database, snapshot([node()], jobs, time=at, set_aside=aside), [one.id for one in jobs])
+    with open_read_only(path) as opened:
+        rows = {number: opened.job(number) for number in ("1", "2", "3")}
+    assert {number: seen.last_seen for number, seen in rows.items() if seen} == {"1": 30.0, "2": 30.0, "3": 10.0}
 
 
 def test_operations_come_with_what_became_of_them(database: Database, path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +33,7 @@ from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.refusals import RefusedStart, refused_starts
 from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.settings.definition import Mode, RoundSettings, Settings
+from slurmsched.store.database import Database
 from slurmsched.store.state import USUAL_REQUESTS_WINDOW
 from slurmsched.store.store import Store
 from tests.builders import job, node, share, snapshot
@@ -155,6 +159,55 @@ def test_each_job_has_its_explanation_rank_and_target(store: Store) -> None:
     assert (rows["7"]["rank"], rows["8"]["rank"], rows["8"]["target"]) == (1, 2, None)
     assert (rows["9"]["rank"], rows["9"]["target"]) == (None, None)
     assert rows["9"]["sentence"].startswith("job 9 is not managed: it has no synsched: hint")
+
+
+def _changes(database: Database) -> int:
+    return int(database.rows("SELECT total_changes() AS changes")[0]["changes"])
+
+
+def test_what_is_decided_as_in_the_last_round_is_not_written_again(tmp_path: Path) -> None:
+    with closing(Store.open(tmp_path / "synsched.db", 1.0)) as store:
+        jobs = [job(number, gpus=8, hint="model=bert") for number in range(1, 31)]
+        written = []
+        for _ in range(3):
+            before = _changes(store.database)
+            remembered(store, *jobs)
+            written.append(_changes(store.database) - before)
+    assert written[0] > 60, "a row for each job, and what was decided about it"
+    assert written[2] == written[1] < 20
+
+
+@pytest.mark.parametrize("by", ["another process", "a refused start", "an end"])
+def test_what_others_wrote_of_a_job_is_replaced_by_the_next_decision(tmp_path: Path, by: str) -> None:
+    with closing(Store.open(tmp_path / "synsched.db", 1.0)) as store:
+        remembered(store, job(7, gpus=8, hint="model=bert"))
+        if by == "another process":
+            with closing(sqlite3.connect(tmp_path / "synsched.db")) as other, other:
+                other.execute("UPDATE jobs SET sentence = 'x', target = NULL WHERE id = '7'")
+        elif by == "a refused start":
+            store.state.record_reasons({"7": Reason(ReasonCode.STALLED, {"reason": "Licenses"})})
+        else:
+            sighted(store)
+        remembered(store, job(7, gpus=8, hint="model=bert"))
+        (row,) = store.database.rows("SELECT sentence, target FROM jobs WHERE id = '7'")
+        assert row["sentence"] == decode(Explanation, _reason(store)).headline
+        assert decode(Target, row["target"]).nodes == ("n1",)
+
+
+def _reason(store: Store) -> str:
+    return str(store.database.rows("SELECT reason FROM jobs WHERE id = '7'")[0]["reason"])
+
+
+@pytest.mark.parametrize("by", ["nobody", "another process"])
+def test_rows_that_are_read_ahead_count_unless_somebody_else_has_written_since(tmp_path: Path, by: str) -> None:
+    with closing(Store.open(tmp_path / "synsched.db", 1.0)) as store:
+        sighted(store, job(7, gpus=8, hold=Hold.ADMIN))
+        store.state.read_ahead(1500.0)
+        if by == "another process":
+            with closing(sqlite3.connect(tmp_path / "synsched.db")) as other, other:
+                other.execute("UPDATE jobs SET held_by_us = 1, reshaped = 1 WHERE id = '7'")
+        seen = sighted(store, job(7, gpus=8, hold=Hold.ADMIN), at=2000.0)
+        assert ("7" in store.state.load_state(seen, "synergy").held) is (by == "another process")
 
 
 def test_the_overview_and_the_recording_come_back(store: Store) -> None:

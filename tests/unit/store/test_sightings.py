@@ -24,7 +24,7 @@ from slurmsched.model import (
 )
 from slurmsched.rounds.specs import held_by_us, release_plan
 from slurmsched.store.database import Database
-from slurmsched.store.jobs import JobColumns, update_jobs
+from slurmsched.store.jobs import JobRows, update_jobs
 from slurmsched.store.journal import Journal
 from tests.builders import job, share, snapshot
 
@@ -206,7 +206,7 @@ def test_a_job_that_cannot_be_read_has_not_ended(database: Database) -> None:
     look(database, job(7, gpus=2, cpus=6, hold=Hold.ADMIN))
     ours(database, "held_by_us")
     assert unread(database, "7") == []
-    assert {"state": "pending", "held_by_us": 1, "last_seen": 200.0}.items() <= row(database).items()
+    assert {"state": "pending", "held_by_us": 1}.items() <= row(database).items()
 
 
 def test_its_tasks_have_not_ended_where_a_whole_array_cannot_be_read(database: Database) -> None:
@@ -316,10 +316,10 @@ def test_what_is_kept_of_jobs_from_poll_to_poll_is_what_is_stored_anew(database:
         [replace(runs, run_time=90.0, name="other")], [replace(waits, submit_time=5.0), tells],
     ]  # fmt: skip
     stored: list[list[dict[str, object]]] = []
-    for columns in (JobColumns(), None):
+    for kept in (JobRows(), None):
         database.write("DELETE FROM jobs")
         for at, jobs in enumerate(polls, 200):
-            update_jobs(database, snapshot(jobs=jobs, time=float(at)), {"7", "8"}, columns)
+            update_jobs(database, snapshot(jobs=jobs, time=float(at)), {"7", "8"}, kept)
             if at == 201:
                 database.write("UPDATE jobs SET reshaped = 1 WHERE id = '7'")
         stored.append(database.rows("SELECT * FROM jobs ORDER BY id"))
