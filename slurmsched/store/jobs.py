@@ -7,7 +7,7 @@ as other tables' rows are: nothing would release its hold.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import inf
 from operator import itemgetter
@@ -185,7 +185,8 @@ def update_jobs(
     """
     with database.transaction():
         kept = kept or JobRows()
-        known, polled = _known_rows(database, snapshot, managed, kept), _last_poll(database)
+        known = _known_rows(database, snapshot, managed, kept)
+        polled = kept.last_poll(database, known.values())
         arrays = frozenset(job for job, row in known.items() if row["held_by_us"] and row["state"] != _FINISHED)
         seen_before = [job for job in snapshot.jobs if job.id in known]
         others = (job for job in snapshot.jobs if job.id not in known)
@@ -205,7 +206,7 @@ def update_jobs(
         kept.unchanged = {job: known[job] for job in same.difference(returned)}
         database.write_many(_UPDATE, [of for of in now if of["id"] not in same])
         today = int(snapshot.time / _DAY)
-        older = [job for job in (*same, *unread) if int(known[job]["last_seen"] / _DAY) != today]
+        older = [job for job in (*same, *unread) if _is_of_another_day(known[job], today)]
         database.write(_SEEN, (snapshot.time, json.dumps(older)))
         database.write_many("UPDATE jobs SET held_by_us = 1 WHERE id = ?", [(job,) for job in returned])
         database.write_many(_GONE, [(_FINISHED, _last_seen(known[job], polled), job) for job in gone])
@@ -280,6 +281,11 @@ def _is_of_older_job(row: Mapping[str, Any], job: Job) -> bool:
 
 def _matches_original(job: Job, row: Mapping[str, Any]) -> bool:
     return bool(row["reshaped"]) and equivalent(spec_of(decode(Request, row["original"])), spec_of(job.current_request))
+
+
+def _is_of_another_day(row: Mapping[str, Any], today: int) -> bool:
+    """Whether the row is to say itself that its job is seen: that of an unfinished job does so once a day."""
+    return row["state"] == _FINISHED or int(row["last_seen"] / _DAY) != today
 
 
 def _last_poll(database: Database) -> float | None:
@@ -375,6 +381,7 @@ class JobRows:
         """The rows that the last poll left as they were."""
         self._known: dict[JobId, tuple[Job, tuple[object, ...], dict[str, Any]]] = {}
         self._ahead: tuple[int, list[dict[str, Any]]] | None = None
+        self._polled = False
 
     def read_ahead(self, database: Database, at: float) -> None:
         """Read the unfinished rows for the poll that comes next."""
@@ -386,6 +393,14 @@ class JobRows:
         if ahead is not None and ahead[0] == database.version:
             return ahead[1]
         return repaired_rows(database, "state != 'finished'", (), at)
+
+    def last_poll(self, database: Database, known: Iterable[Mapping[str, Any]]) -> float | None:
+        """When the last poll was; None where only the rows tell: an older release, which ran since, writes them at each
+        poll, and nothing else."""
+        polled, first = _last_poll(database), not self._polled
+        self._polled = True
+        later = (row["state"] != _FINISHED and row["last_seen"] > (polled or 0.0) for row in known)
+        return None if first and any(later) else polled
 
     def columns(
         self, jobs: Sequence[Job], at: float, arrays: Collection[JobId], rows: Mapping[str, Mapping[str, Any]]

@@ -118,6 +118,8 @@ class StateStore:
         """Those of the snapshots that are recorded."""
         self._finished_runs = finished_runs or FinishedRuns(database)
         self._rows = JobRows()
+        self._polled: Snapshot | None = None
+        """The snapshot that was recorded last, if that went well: it tells which rows are as they were read."""
         self._decisions = _Decisions()
         self._nodes, self._fragments = ListEncoder(), ListEncoder()
 
@@ -133,7 +135,7 @@ class StateStore:
         row is left out.
         """
         database = self._database
-        known, self._rows.unchanged = self._rows.unchanged, {}
+        known = self._rows.unchanged if self._polled is snapshot else {}
         others = snapshot.jobs_by_id.keys() - known.keys()
         unchanged = (row for job, row in known.items() if job in snapshot.jobs_by_id)
         stored_jobs = database.unreadable_rows.parse_each(
@@ -215,6 +217,7 @@ class StateStore:
     ) -> tuple[JobEvent, ...]:
         """Record a poll: jobs and attained service, and within a round the overview of the nodes for `status`; return
         what happened to jobs since the last one."""
+        self._polled = None
         with self._database.transaction():
             events = tuple(update_jobs(self._database, snapshot, managed, self._rows))
             record_events(self._database, round_id, events)
@@ -224,6 +227,7 @@ class StateStore:
                     "UPDATE rounds SET overview = ? WHERE id = ?",
                     (self._encoded(overview or self.overviews.of(snapshot)), round_id),
                 )
+        self._polled = snapshot
         self._decisions.forget(event.job for event in events if event.kind in _ROW_CHANGES)
         self._counts.events.update(event.kind for event in events)
         self.overview = overview or self.overview

@@ -163,7 +163,12 @@ class CommandJobReader:
         set_aside: list[SetAsideJob] = []
         for row in self._complete(commands, table, needing, samples=detailed is None):
             _keep_record(row, records, set_aside)
+        self._forget_others(table)
         return records, set_aside
+
+    def _forget_others(self, table: Mapping[str, SqueueRow]) -> None:
+        self._known = {number: details for number, details in self._known.items() if number in table}
+        self._unreadable = {number: unclear for number, unclear in self._unreadable.items() if number in table}
 
     def read_jobs(
         self, commands: Commands, limits: ClusterLimits, table: dict[str, SqueueRow]
@@ -196,8 +201,7 @@ class CommandJobReader:
                     continue
                 last = ParsedRow.of(row.row, row.details, row.throttle, found, longer)
             parsed[number] = last
-        self._known = {number: details for number, details in self._known.items() if number in table}
-        self._unreadable = {number: unclear for number, unclear in self._unreadable.items() if number in table}
+        self._forget_others(table)
         parsed = {number: one for number in table if (one := settled.get(number) or parsed.get(number))}
         self._parsed.keep(parsed)
         jobs = [job for one in parsed.values() for job in one.jobs]

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import blake2b
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Final, TypeVar
@@ -116,6 +117,9 @@ _TRUNCATABLE_COLUMNS: Final = _PREFIX_COLUMNS | {"ArrayTaskID"}
 ID_COLUMNS: Final = ("JobID", "ArrayJobID", "HetJobID")
 """The columns with the number of a job, of its array and of its heterogeneous job."""
 
+_MOST_KEPT: Final = 6_144
+"""Bytes of a record that is kept from poll to poll; of wide ones, of 21 to 70 kB, digests are."""
+
 NO_TASK: Final = "N/A"
 """What stands in `ArrayTaskID` of a job that is of no array."""
 
@@ -161,6 +165,24 @@ class TableLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownRow:
+    """A job's record but for one column: the bytes before and after it, or digests of them where the record is wide."""
+
+    layout: TableLayout
+    before: bytes
+    after: bytes
+    replaced: Mapping[str, str]
+
+    def is_of(self, row: SqueueRow, without: str) -> bool:
+        """Whether this is what the row shows."""
+        if self.layout is not row.layout or self.replaced != row.replaced:
+            return False
+        if len(row.record) > _MOST_KEPT:
+            return self == row.shown(without)
+        return row.record.startswith(self.before) and row.record.endswith(self.after)
+
+
+@dataclass(frozen=True, slots=True)
 class SqueueRow:
     """A job's record, read by squeue's columns without leading blanks. `truncated` are the columns that were too
     narrow, `replaced` values that count instead of those in the record.
@@ -202,15 +224,13 @@ class SqueueRow:
         """The value byte for byte."""
         return self.value(column).encode(errors="surrogateescape")
 
-    def differs_but_in(self, column: str, other: SqueueRow) -> bool:
-        """Whether squeue shows more of the job otherwise than what stands in this column."""
-        if self.layout is not other.layout or self.replaced != other.replaced:
-            return True
-        left_out = self.layout.columns[column]
-        return not (
-            self.record.startswith(other.record[: left_out.start])
-            and self.record.endswith(other.record[left_out.stop :])
-        )
+    def shown(self, without: str) -> ShownRow:
+        """What squeue shows of the job but for this column, to be compared with what it shows at the next poll."""
+        left_out = self.layout.columns[without]
+        before, after = self.record[: left_out.start], self.record[left_out.stop :]
+        if len(self.record) > _MOST_KEPT:
+            before, after = blake2b(before).digest(), blake2b(after).digest()
+        return ShownRow(self.layout, before, after, self.replaced)
 
 
 def read_squeue(

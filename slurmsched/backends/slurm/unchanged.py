@@ -17,7 +17,7 @@ from slurmsched.backends.slurm.errors import SlurmParseError
 from slurmsched.backends.slurm.job_details import JobDetails
 from slurmsched.backends.slurm.jobs import ClusterLimits, ParsedJob
 from slurmsched.backends.slurm.records import parse_seconds
-from slurmsched.backends.slurm.squeue_table import NO_TASK, SqueueRow
+from slurmsched.backends.slurm.squeue_table import NO_TASK, ShownRow, SqueueRow
 from slurmsched.model import Node
 
 RUN_TIME: Final = "TimeUsed"
@@ -28,7 +28,7 @@ RUN_TIME: Final = "TimeUsed"
 class ParsedRow:
     """The jobs of one row of squeue's table, and what they were parsed from."""
 
-    row: SqueueRow
+    shown: ShownRow
     run_time: str
     details: JobDetails | None
     throttle: int | None
@@ -47,7 +47,7 @@ class ParsedRow:
         warnings: Iterable[str],
     ) -> ParsedRow:
         alone = row.value("ArrayTaskID") == NO_TASK
-        return cls(row, row.text(RUN_TIME), details, throttle, tuple(jobs), tuple(warnings), alone)
+        return cls(row.shown(RUN_TIME), row.text(RUN_TIME), details, throttle, tuple(jobs), tuple(warnings), alone)
 
     def is_of(self, details: JobDetails | None, throttle: int | None) -> bool:
         """Whether it was parsed from these details, and with this throttle of its array."""
@@ -60,7 +60,7 @@ class ParsedRow:
             return self
         seconds = float(parse_seconds(run_time) or 0)
         jobs = tuple(ParsedJob(parsed.job.with_run_time(seconds), parsed.request_form) for parsed in self.jobs)
-        return ParsedRow(row, run_time, self.details, self.throttle, jobs, self.warnings, self.stands_alone)
+        return ParsedRow(self.shown, run_time, self.details, self.throttle, jobs, self.warnings, self.stands_alone)
 
 
 @dataclass(slots=True)
@@ -77,10 +77,7 @@ class ParsedRows:
         known: dict[str, ParsedRow] = {}
         for number, row in table.items():
             last = self._rows.get(number)
-            if last is None or row.differs_but_in(RUN_TIME, last.row):
-                continue
-            if row.record == last.row.record:
-                known[number] = last
+            if last is None or not last.shown.is_of(row, RUN_TIME):
                 continue
             try:
                 known[number] = last.at(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from slurmsched.backends.slurm import jobs as jobs_module
 from slurmsched.backends.slurm.backend import SlurmBackend
-from slurmsched.backends.slurm.command_source import CommandSource
+from slurmsched.backends.slurm.command_source import CommandJobReader, CommandSource
 from slurmsched.backends.slurm.commands import Commands
+from slurmsched.backends.slurm.jobs import NO_LIMITS
+from slurmsched.backends.slurm.squeue_table import read_squeue
 from slurmsched.backends.slurm.unchanged import ParsedNodes
 from slurmsched.model import Snapshot
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
@@ -167,3 +170,25 @@ def test_a_node_is_parsed_again_where_what_is_read_of_it_has_changed(line: str, 
     second = nodes.parse(line)
     assert (second is first) is same
     assert second == ParsedNodes().parse(line)
+
+
+def test_wide_records_are_not_kept_from_poll_to_poll() -> None:
+    nodes, earlier = ",".join(f"n{number}" for number in range(1, 80, 2)), ",".join(map(str, range(1000, 1050)))
+    wide = {"ExcNodeList": nodes, "Dependency": f"afterany:{earlier}"}
+    slurm = FakeSlurm([FakeJob(number, fields=wide) for number in range(1, 201)], [FakeNode("n1")])
+    reader, commands = CommandJobReader(), Commands(5, runner=slurm)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(2):
+        reader.read_jobs(commands, NO_LIMITS, read_squeue(commands))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (after - before) / 200 < 16 * 1024, "bytes of each job; its record has 38,000"
+
+
+def test_details_of_jobs_that_are_gone_are_forgotten_also_where_pyslurm_polls() -> None:
+    reader = CommandJobReader()
+    for first in range(1, 60, 10):
+        jobs = [FakeJob(number, state="RUNNING") for number in range(first, first + 10)]
+        reader.read_records(Commands(5, runner=FakeSlurm(jobs, [FakeNode("n1")])), [str(one.number) for one in jobs])
+    assert len(reader._known) == 10
