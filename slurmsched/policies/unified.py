@@ -137,10 +137,33 @@ class UnifiedMarket:
     def __call__(self, situation: Situation) -> Entitlement:
         accounts = replace(_accounts_of(situation), due=_due_gpus(situation))
         counts = {job.id: urged(waited(job, situation)) for job in situation.jobs}
-        promised = KeptPromise.of_state(situation.state).job
-        counts |= {
-            job.id: counts[job.id] * _whole_over_rest(job, situation) for job in situation.jobs if job.id == promised
-        }
+        kept = KeptPromise.of_state(situation.state).job
+        promised = next((job for job in situation.jobs if job.id == kept), None)
+        if promised is None:
+            return self._entitled(situation, accounts, counts)
+        return self._with_promised(situation, accounts, counts, promised)
+
+    def _with_promised(
+        self, situation: Situation, accounts: _Accounts, counts: Mapping[JobId, float], promised: Job
+    ) -> Entitlement:
+        """Returns what is due where the bid of the job that is promised a start counts as often as its GPUs are to
+        those of them that others still have.
+
+        GPUs that are idle for it already cost nobody anything, and what it bids is for the rest: else a job that could
+        move kept a gang's nodes idle until it ended. Where those who would lose GPUs have more than that rest, it
+        counts as often as its GPUs are to theirs: else a gang displaced another one that bids as much, which was
+        promised the next start, and so on, while the same GPUs stayed idle.
+        """
+        others = max(promised.gpus - _idle_for(promised, situation), 1)
+
+        def counting(times: float) -> Entitlement:
+            return self._entitled(situation, accounts, {**counts, promised.id: counts[promised.id] * times})
+
+        entitlement = counting(promised.gpus / others)
+        losing = _gpus_lost(situation, entitlement)
+        return entitlement if losing <= others else counting(max(promised.gpus / losing, 1.0))
+
+    def _entitled(self, situation: Situation, accounts: _Accounts, counts: Mapping[JobId, float]) -> Entitlement:
         bids = _Bids(situation, counts, _Owners(situation, accounts, self.evenness))
         width = 1 if len(situation.jobs) >= _MANY_JOBS else BEAM_WIDTH
         entitlement = HadarPrices(bids.make_utility, "unified", width, accounts.in_words())(situation)
@@ -164,16 +187,18 @@ def waited(job: Job, situation: Situation) -> float:
     return max(situation.snapshot.time - since, 0.0)
 
 
-def _whole_over_rest(job: Job, situation: Situation) -> float:
-    """Returns the GPUs of a job that is promised a start over those of them that others still have.
-
-    Its bid counts so much more: GPUs that are idle for it already cost nobody anything, and what it bids is for the
-    rest. Else a job that could move kept a gang's nodes idle until it ended.
-    """
+def _idle_for(job: Job, situation: Situation) -> int:
+    """Returns the idle GPUs of the type that a job asks for, or of that with the most."""
     idle = FreeResources.of_snapshot(situation.snapshot).idle_by_type()
     asked = job.original_request.gpu_type
-    most = idle[asked] if asked is not None else max(idle.values(), default=0)
-    return job.gpus / max(job.gpus - most, 1)
+    return idle[asked] if asked is not None else max(idle.values(), default=0)
+
+
+def _gpus_lost(situation: Situation, entitlement: Entitlement) -> int:
+    """Returns the GPUs of the running jobs that are due none any more and may be preempted, now or in a while."""
+    stay = situation.non_preemptible.keys() - situation.preemptible_from.keys()
+    there = (job for job in situation.jobs if job.allocations and job.id not in stay)
+    return sum(job.gpus for job in there if job.id not in entitlement.gpu_types)
 
 
 def make_room_for_promised(session: Session) -> None:

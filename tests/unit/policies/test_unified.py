@@ -301,6 +301,19 @@ def test_a_promised_gang_bids_for_what_others_still_have(
     assert sorted(decided([node(gpus=4)], [gang, *there], state=state).targets) == runs
 
 
+def test_a_promised_gang_displaces_no_other_gang_that_bids_as_much_while_the_same_gpus_stay_idle() -> None:
+    """Of three equal gangs of one user two run, and a small job that stays keeps the third from the last node."""
+    small = hours(1, 90, user="bob", on=[share("n1", gpus=[0])], run_time=HOUR)
+    gangs = [hours(2, 40, gpus=8, on=[share("n2", 8)], run_time=HOUR), hours(3, 41, gpus=8, on=[share("n3", 8)])]
+    waiting = hours(4, 42, gpus=8)
+    seen = situation(
+        [node("n1", busy=[0]), *(node(name, busy=range(8)) for name in ("n2", "n3"))], [small, *gangs, waiting], KNOWN,
+        state={"promise": {"job": "4", "saved_moves": 0}},
+    )  # fmt: skip
+    stays = replace(seen, non_preemptible={"1": Reason(ReasonCode.NO_CHECKPOINT)}, unmovable=frozenset({"1"}))
+    assert not policy("unified").decide(stays).victims
+
+
 @pytest.mark.parametrize(
     ("hint", "moves", "runs"),
     [
