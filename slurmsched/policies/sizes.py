@@ -20,8 +20,9 @@ import numpy as np
 
 from slurmsched.knowledge.speed import SensitivityMatrix
 from slurmsched.knowledge.usage import rising_to
+from slurmsched.policies.cluster.cpu_units import Amount, CpuUnits
 from slurmsched.policies.cluster.gang import Gang
-from slurmsched.policies.cluster.resources import Amount, CpuUnits, PoolKind
+from slurmsched.policies.cluster.resources import PoolKind
 from slurmsched.policies.limits import ResourceCap
 
 

@@ -27,14 +27,13 @@ from slurmsched.backends.slurm.cluster import (
 from slurmsched.backends.slurm.command_source import PartitionInfo, PollSource
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import UnsafeCommandError
-from slurmsched.backends.slurm.executor import BatchExecutor
+from slurmsched.backends.slurm.executor import BatchExecutor, RestartDelays
 from slurmsched.backends.slurm.jobs import with_gpu_defaults, without_memory, without_shards_by_task
 from slurmsched.backends.slurm.limits import read_limits, read_preempting_qos
 from slurmsched.backends.slurm.operation_commands import commands_for
 from slurmsched.backends.slurm.origins import read_origins
 from slurmsched.backends.slurm.placeholder import PLACEHOLDER, narrowing_partitions, without_placeholder
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
-from slurmsched.backends.slurm.restarts import RestartDelays
 from slurmsched.model import Association, JobId, Node, Operation, Outcome, Reservation, Snapshot, Verb
 from slurmsched.model.limits import NO_LIMITS, Limits
 

@@ -174,8 +174,7 @@ class CommandJobReader:
         self, commands: Commands, limits: ClusterLimits, table: dict[str, SqueueRow]
     ) -> tuple[list[ParsedJob], list[SetAsideJob], list[str]]:
         """All jobs of squeue's table, those that cannot be read or parsed, and warnings, as `parse_jobs` of all records
-        gives them; what was parsed at the last poll and has not changed since is not parsed again. Raises
-        BackendError."""
+        gives them; what has not changed since the last poll is not parsed again. Raises BackendError."""
         known = self._parsed.unchanged(table, limits)
         settled = {number: row for number, row in known.items() if row.stands_alone}
         others = {number: row for number, row in table.items() if number not in settled}
