@@ -188,7 +188,12 @@ class PlainRound:
                 for name in names:
                     del exchanged[name]
                 exchanged |= self.assign(jobs, names, [allocations[name] for name in names], held)
-        return exchanged
+        losers = [job for job in self.queue if job.job in allocations.keys() - exchanged.keys()]
+        free = self.servers.free_after(exchanged.values())
+        if not losers or not self.scheduler.work_conserving or not free.any():
+            return exchanged
+        prices = compute_prices(self.queue, self.servers, self.utility, self.scheduler.period)
+        return exchanged | admit_all(losers, self.servers, free, prices, self.utility)
 
     def assign(
         self,
