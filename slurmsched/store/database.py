@@ -156,6 +156,11 @@ class Database:
         """A number that changes when another connection writes, and not by what this one does."""
         return int(self.rows("PRAGMA data_version")[0]["data_version"])
 
+    @property
+    def changes(self) -> tuple[int, int]:
+        """Numbers that change when another connection writes, and when this one does."""
+        return self.version, self._database.conn.total_changes
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit the block as a whole, on disk when it is left, or roll it back; an inner block joins the outer one."""

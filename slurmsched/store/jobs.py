@@ -380,17 +380,17 @@ class JobRows:
         self.unchanged: Mapping[JobId, dict[str, Any]] = {}
         """The rows that the last poll left as they were."""
         self._known: dict[JobId, tuple[Job, tuple[object, ...], dict[str, Any]]] = {}
-        self._ahead: tuple[int, list[dict[str, Any]]] | None = None
+        self._ahead: tuple[tuple[int, int], list[dict[str, Any]]] | None = None
         self._polled = False
 
     def read_ahead(self, database: Database, at: float) -> None:
         """Read the unfinished rows for the poll that comes next."""
-        self._ahead = database.version, repaired_rows(database, "state != 'finished'", (), at)
+        self._ahead = database.changes, repaired_rows(database, "state != 'finished'", (), at)
 
     def unfinished(self, database: Database, at: float) -> list[dict[str, Any]]:
-        """The unfinished rows: those read ahead, once, if nobody else has written since."""
+        """The unfinished rows: those read ahead, once, if nobody has written since."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == database.version:
+        if ahead is not None and ahead[0] == database.changes:
             return ahead[1]
         return repaired_rows(database, "state != 'finished'", (), at)
 

@@ -198,16 +198,18 @@ def _reason(store: Store) -> str:
     return str(store.database.rows("SELECT reason FROM jobs WHERE id = '7'")[0]["reason"])
 
 
-@pytest.mark.parametrize("by", ["nobody", "another process"])
-def test_rows_that_are_read_ahead_count_unless_somebody_else_has_written_since(tmp_path: Path, by: str) -> None:
+@pytest.mark.parametrize("by", ["nobody", "this process", "another process"])
+def test_rows_that_are_read_ahead_count_unless_somebody_has_written_since(tmp_path: Path, by: str) -> None:
     with closing(Store.open(tmp_path / "synsched.db", 1.0)) as store:
         sighted(store, job(7, gpus=8, hold=Hold.ADMIN))
         store.state.read_ahead(1500.0)
         if by == "another process":
             with closing(sqlite3.connect(tmp_path / "synsched.db")) as other, other:
-                other.execute("UPDATE jobs SET held_by_us = 1, reshaped = 1 WHERE id = '7'")
+                other.execute("UPDATE jobs SET held_by_us = 1 WHERE id = '7'")
+        elif by == "this process":  # an operation of a poll that failed
+            store.database.write("UPDATE jobs SET held_by_us = 1 WHERE id = '7'")
         seen = sighted(store, job(7, gpus=8, hold=Hold.ADMIN), at=2000.0)
-        assert ("7" in store.state.load_state(seen, "synergy").held) is (by == "another process")
+        assert ("7" in store.state.load_state(seen, "synergy").held) is (by != "nobody")
 
 
 def test_the_overview_and_the_recording_come_back(store: Store) -> None:
