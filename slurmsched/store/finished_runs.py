@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import chain
 from typing import Final
 
 from slurmsched.backends.protocol import JobOrigin
@@ -201,10 +200,10 @@ class FinishedRuns:
         for job in jobs:
             alike[Work.of_job(job, *origins.get(job.id, ()))].append(job)
         kinds_of = {work: kinds_of_use(work) for work in alike}
-        unknown = [work for work, kinds in kinds_of.items() if kinds not in self._use]
-        runs = self._by_kind(chain.from_iterable(alike[work] for work in unknown))
-        for work in unknown:
-            self._use[kinds_of[work]] = measured_use(kinds_of[work], runs, now)
+        runs = self._by_kind([job for work, kinds in kinds_of.items() if kinds not in self._use for job in alike[work]])
+        for kinds in kinds_of.values():
+            if kinds not in self._use:
+                self._use[kinds] = measured_use(kinds, runs, now)
         known = ((self._use[kinds_of[work]], same) for work, same in alike.items())
         return {job.id: use for use, same in known if use is not None for job in same}
 
@@ -312,7 +311,7 @@ class FinishedRuns:
         runs = self._database.unreadable_rows.parse_each("finished_runs", "job", parse_run, rows)
         return {(run.job, run.ended): run for run in runs}
 
-    def _by_kind(self, jobs: Iterable[Job]) -> Mapping[Kind, Sequence[AccountedRun]]:
+    def _by_kind(self, jobs: Sequence[Job]) -> Mapping[Kind, Sequence[AccountedRun]]:
         """The latest runs of the works and models of these jobs, by each kind that they belong to."""
         wanted = {("work", job.user, job.work) for job in jobs if job.work}
         wanted |= {("model", job.user, job.hints.model) for job in jobs if job.hints.model}

@@ -201,6 +201,13 @@ def test_earlier_runs_of_the_same_work_count_for_their_owner_alone(store: Store)
     )
 
 
+def test_earlier_runs_of_the_same_model_count_where_the_work_has_none(store: Store) -> None:
+    remember(store, *(run(number, model="bert", peak_memory=4096) for number in range(3)))
+    named, nameless = job(100, name="other", hint="model=bert"), job(101, hint="model=bert")
+    use = store.finished_runs.use_of((named, nameless), NOW)
+    assert {number: one.runs for number, one in use.items()} == {"100": 3, "101": 3}
+
+
 def test_nothing_that_another_user_does_changes_what_is_known_of_a_job(store: Store) -> None:
     remember(store, *(run(number) for number in range(3)))
     before = store.finished_runs.use_of((waiting(),), NOW)
