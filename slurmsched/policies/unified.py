@@ -159,9 +159,10 @@ class UnifiedMarket:
         def counting(times: float) -> Entitlement:
             return self._entitled(situation, accounts, {**counts, promised.id: counts[promised.id] * times})
 
-        entitlement = counting(promised.gpus / others)
-        losing = _gpus_lost(situation, entitlement)
-        return entitlement if losing <= others else counting(max(promised.gpus / losing, 1.0))
+        times = promised.gpus / others
+        entitlement = counting(times)
+        fewer = max(promised.gpus / max(_gpus_lost(situation, entitlement), 1), 1.0)
+        return entitlement if times <= fewer else counting(fewer)
 
     def _entitled(self, situation: Situation, accounts: _Accounts, counts: Mapping[JobId, float]) -> Entitlement:
         bids = _Bids(situation, counts, _Owners(situation, accounts, self.evenness))
