@@ -186,30 +186,28 @@ def update_jobs(
     with database.transaction():
         kept = kept or JobRows()
         known = _known_rows(database, snapshot, managed, kept)
-        polled = kept.last_poll(database, known.values())
+        older = _told_by_the_last_poll(known, kept.last_poll(database, known.values()), snapshot.time)
         arrays = frozenset(job for job, row in known.items() if row["held_by_us"] and row["state"] != _FINISHED)
         seen_before = [job for job in snapshot.jobs if job.id in known]
         others = (job for job in snapshot.jobs if job.id not in known)
         new = [job for job in others if job.id in managed or _has_array_hold(job, arrays)]
         absent = [job for job in known if job not in snapshot.jobs_by_id]
         gone = [job for job in absent if snapshot.is_gone(job)]
-        long_gone = [job for job in gone if _last_seen(known[job], polled) < snapshot.time - _DAY]
+        long_gone = [job for job in gone if known[job]["last_seen"] < snapshot.time - _DAY]
         marked = database.rows(_MARKED_UNTIL, (snapshot.time - _DAY,))
         long_gone += [row["id"] for row in marked if snapshot.is_gone(row["id"])]
         unread = [job for job in absent if not snapshot.is_gone(job)]
         returned = frozenset(job.id for job in seen_before if _hold_came_back(database, known[job.id], job))
-        lifted = [job.id for job in seen_before if _hold_was_lifted(database, known[job.id], job, polled)]
-        requeued = [job.id for job in seen_before if _was_requeued_by_others(database, known[job.id], job, polled)]
+        lifted = [job.id for job in seen_before if _hold_was_lifted(database, known[job.id], job)]
+        requeued = [job.id for job in seen_before if _was_requeued_by_others(database, known[job.id], job)]
         database.write_many(_INSERT, [_job_columns(job, snapshot.time, arrays) for job in new])
         now = kept.columns(seen_before, snapshot.time, arrays, known)
         same = {of["id"] for of in now if _is_up_to_date(known[of["id"]], of)}
         kept.unchanged = {job: known[job] for job in same.difference(returned)}
         database.write_many(_UPDATE, [of for of in now if of["id"] not in same])
-        today = int(snapshot.time / _DAY)
-        older = [job for job in (*same, *unread) if _is_of_another_day(known[job], today)]
-        database.write(_SEEN, (snapshot.time, json.dumps(older)))
+        database.write(_SEEN, (snapshot.time, json.dumps([job for job in (*same, *unread) if job in older])))
         database.write_many("UPDATE jobs SET held_by_us = 1 WHERE id = ?", [(job,) for job in returned])
-        database.write_many(_GONE, [(_FINISHED, _last_seen(known[job], polled), job) for job in gone])
+        database.write_many(_GONE, [(_FINISHED, known[job]["last_seen"], job) for job in gone])
         database.write(_POLLED, (snapshot.time,))
         database.write_many(_CLEAR_MARKS, [(job,) for job in long_gone])
     return (
@@ -283,39 +281,31 @@ def _matches_original(job: Job, row: Mapping[str, Any]) -> bool:
     return bool(row["reshaped"]) and equivalent(spec_of(decode(Request, row["original"])), spec_of(job.current_request))
 
 
-def _is_of_another_day(row: Mapping[str, Any], today: int) -> bool:
-    """Whether the row is to say itself that its job is seen: that of an unfinished job does so once a day."""
-    return row["state"] == _FINISHED or int(row["last_seen"] / _DAY) != today
+def _told_by_the_last_poll(known: Mapping[JobId, dict[str, Any]], polled: float | None, now: float) -> set[JobId]:
+    """Set `last_seen` of all unfinished rows to the last poll, where it tells, and return the rows that are to say
+    themselves that their jobs are seen: unfinished ones do so once a day, else each poll would write them all."""
+    told = {job for job, row in known.items() if row["state"] != _FINISHED}
+    older = {job for job in known if job not in told or int(known[job]["last_seen"] / _DAY) != int(now / _DAY)}
+    for job in told if polled is not None else ():
+        known[job]["last_seen"] = polled
+    return older
 
 
-def _last_poll(database: Database) -> float | None:
-    """When the last poll was: then all jobs were seen whose rows are unfinished. The rows themselves say so once a day
-    only, else each poll would write them all."""
-    rows = database.rows("SELECT name, at FROM upkeep WHERE name = 'polled'")
-    return next(iter(database.unreadable_rows.parse_each("upkeep", "name", lambda row: number(row, "at"), rows)), None)
-
-
-def _last_seen(row: Mapping[str, Any], polled: float | None) -> float:
-    return float(row["last_seen"] if polled is None or row["state"] == _FINISHED else polled)
-
-
-def _hold_was_lifted(database: Database, row: Mapping[str, Any], job: Job, polled: float | None) -> bool:
+def _hold_was_lifted(database: Database, row: Mapping[str, Any], job: Job) -> bool:
     """Whether a job that was pending under our hold lost it or ran, without an operation of ours since."""
     ran = job.state in _ACTIVE or job.state is JobState.COMPLETING
     lifted = ran or (job.state is JobState.PENDING and job.hold is Hold.NONE)
     if not (row["held_by_us"] and row["state"] == JobState.PENDING.value and lifted):
         return False
     query = "SELECT 1 FROM operations WHERE subject = ? AND intended >= ? LIMIT 1"
-    return not database.rows(query, (job.id, _last_seen(row, polled)))
+    return not database.rows(query, (job.id, row["last_seen"]))
 
 
-def _was_requeued_by_others(database: Database, row: Mapping[str, Any], job: Job, polled: float | None) -> bool:
+def _was_requeued_by_others(database: Database, row: Mapping[str, Any], job: Job) -> bool:
     """Whether a job that ran was requeued since it was last seen, without an operation of ours since that run began."""
     ran = row["state"] in (JobState.RUNNING.value, JobState.SUSPENDED.value, JobState.COMPLETING.value)
-    if not ran:
-        return False
-    runs_anew = job.state in _ACTIVE and job.restarts > 0 and (job.start_time or 0.0) > _last_seen(row, polled)
-    if job.state is not JobState.PENDING and not runs_anew:
+    runs_anew = job.state in _ACTIVE and job.restarts > 0 and (job.start_time or 0.0) > row["last_seen"]
+    if not ran or not (job.state is JobState.PENDING or runs_anew):
         return False
     return not database.rows(_OUR_REQUEUE_OF_THIS_RUN, {"job": job.id, "slack": _CLOCK_SLACK})
 
@@ -372,6 +362,10 @@ def _is_up_to_date(row: Mapping[str, Any], columns: Mapping[str, Any]) -> bool:
     )
 
 
+def _unfinished_rows(database: Database, at: float) -> list[dict[str, Any]]:
+    return repaired_rows(database, "state != 'finished'", (), at)
+
+
 class JobRows:
     """The rows of jobs as they are read and written, kept from poll to poll: what is stored of those of which nothing
     but the run time has changed; and the unfinished ones, where they were read while Slurm answered the poll."""
@@ -381,26 +375,28 @@ class JobRows:
         """The rows that the last poll left as they were."""
         self._known: dict[JobId, tuple[Job, tuple[object, ...], dict[str, Any]]] = {}
         self._ahead: tuple[tuple[int, int], list[dict[str, Any]]] | None = None
-        self._polled = False
+        self._has_polled = False
 
     def read_ahead(self, database: Database, at: float) -> None:
         """Read the unfinished rows for the poll that comes next."""
-        self._ahead = database.changes, repaired_rows(database, "state != 'finished'", (), at)
+        self._ahead = database.changes, _unfinished_rows(database, at)
 
     def unfinished(self, database: Database, at: float) -> list[dict[str, Any]]:
         """The unfinished rows: those read ahead, once, if nobody has written since."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == database.changes:
             return ahead[1]
-        return repaired_rows(database, "state != 'finished'", (), at)
+        return _unfinished_rows(database, at)
 
     def last_poll(self, database: Database, known: Iterable[Mapping[str, Any]]) -> float | None:
         """When the last poll was; None where only the rows tell: an older release, which ran since, writes them at each
         poll, and nothing else."""
-        polled, first = _last_poll(database), not self._polled
-        self._polled = True
-        later = (row["state"] != _FINISHED and row["last_seen"] > (polled or 0.0) for row in known)
-        return None if first and any(later) else polled
+        rows, first = database.rows("SELECT name, at FROM upkeep WHERE name = 'polled'"), not self._has_polled
+        self._has_polled = True
+        for polled in database.unreadable_rows.parse_each("upkeep", "name", lambda row: number(row, "at"), rows):
+            later = (row["state"] != _FINISHED and row["last_seen"] > polled for row in known)
+            return None if first and any(later) else polled
+        return None
 
     def columns(
         self, jobs: Sequence[Job], at: float, arrays: Collection[JobId], rows: Mapping[str, Mapping[str, Any]]

@@ -81,7 +81,7 @@ _ROUND = (
 _JOB = (
     "SELECT id, owner, name, first_seen, state, original, held_by_us, reshaped, boosted,"
     " CASE WHEN state = 'finished' THEN last_seen"
-    " ELSE COALESCE((SELECT at FROM upkeep WHERE name = 'polled'), last_seen) END AS last_seen,"
+    " ELSE COALESCE((SELECT at FROM upkeep WHERE name = 'polled' AND typeof(at) = 'real'), last_seen) END AS last_seen,"
     " rank, rank_key, reason, sentence, target, summary FROM jobs"
 )
 _OPERATION = (

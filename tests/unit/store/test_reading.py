@@ -66,6 +66,9 @@ def test_a_job_was_last_seen_by_the_last_poll_that_showed_it(database: Database,
     with open_read_only(path) as opened:
         rows = {number: opened.job(number) for number in ("1", "2", "3")}
     assert {number: seen.last_seen for number, seen in rows.items() if seen} == {"1": 30.0, "2": 30.0, "3": 10.0}
+    database.write("UPDATE upkeep SET at = 'x' WHERE name = 'polled'")
+    with open_read_only(path) as opened:
+        assert [row.last_seen for row in opened.jobs()] == [10.0, 10.0], "a damaged time hides no job"
 
 
 def test_operations_come_with_what_became_of_them(database: Database, path: Path) -> None:
