@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from slurmsched.model import (
@@ -46,17 +47,26 @@ class PlannedResources:
     """Resources that are free or will be released, allocated so that each allocation is met once its occupants left."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._nodes = snapshot.nodes_by_name
-        self._parts = {node.name: [_Part("", _free_amounts(node))] for node in snapshot.nodes}
-        self._known_devices = {
-            (share.node, index) for job in snapshot.jobs for share in job.allocations for index in share.indices
-        }
+        self._snapshot, self._nodes = snapshot, snapshot.nodes_by_name
+        self._parts: dict[str, list[_Part]] = {}
 
     def release(self, job: JobId, allocations: Iterable[NodeAllocation]) -> None:
         """Let the resources of a job that may be requeued be allocated to starts that wait for it to leave."""
         for share in allocations:
-            if share.node in self._parts:
-                self._parts[share.node].append(_Part(job, self._allocated_amounts(share)))
+            if share.node in self._nodes:
+                self._parts_on(share.node).append(_Part(job, self._allocated_amounts(share)))
+
+    def _parts_on(self, node: str) -> list[_Part]:
+        """The parts of a node, made when it is first asked for: most rounds ask for few of thousands."""
+        if node not in self._parts:
+            self._parts[node] = [_Part("", _free_amounts(self._nodes[node]))]
+        return self._parts[node]
+
+    @cached_property
+    def _known_devices(self) -> set[tuple[str, int]]:
+        """The devices of which it is known who has them."""
+        jobs = self._snapshot.jobs
+        return {(share.node, index) for job in jobs for share in job.allocations for index in share.indices}
 
     def _allocated_amounts(self, allocation: NodeAllocation) -> Amounts:
         """What a running job's allocation releases. Where its GPUs are not known, they are ones in use of which nobody
@@ -73,7 +83,7 @@ class PlannedResources:
                 and (allocation.node, gpu.index) not in self._known_devices
             ]
             indices = unknown[: allocation.resources.gpus]
-            self._known_devices |= {(allocation.node, index) for index in indices}
+            self._known_devices.update((allocation.node, index) for index in indices)
         for index in indices:
             amounts[f"{_GPU}{index}"] += allocation.shards or max(by_index[index].shards, 1)
         return amounts
@@ -93,7 +103,7 @@ class PlannedResources:
                 part.amounts[kind] += amount
 
         for share in allocations:
-            if share.node not in self._parts or not self._draw(share, victim_rank, drawn):
+            if share.node not in self._nodes or not self._draw(share, victim_rank, drawn):
                 undo()
                 return None
         occupants = dict.fromkeys(part.occupant for part, _, _ in drawn if part.occupant)
@@ -105,7 +115,8 @@ class PlannedResources:
         victim_rank: Callable[[JobId], int | None],
         drawn: list[tuple[_Part, str, int]],
     ) -> bool:
-        ranked = [(victim_rank(part.occupant) if part.occupant else -1, part) for part in self._parts[allocation.node]]
+        there = self._parts_on(allocation.node)
+        ranked = [(victim_rank(part.occupant) if part.occupant else -1, part) for part in there]
         usable = sorted(((rank, part) for rank, part in ranked if rank is not None), key=lambda entry: entry[0])
         parts = [part for _, part in usable]
         if allocation.shards:

@@ -24,6 +24,7 @@ from slurmsched.store.rows import (
     number,
     optional_number,
     parse_exporter,
+    parse_origin,
     parse_run,
     text,
 )
@@ -187,10 +188,13 @@ class FinishedRuns:
         rows = [(origin.script, origin.folder, job) for job, origin in origins.items()]
         self._database.write_many("UPDATE jobs SET script = ?, folder = ? WHERE id = ?", rows)
 
-    def use_of(self, waiting: Iterable[Job], now: float) -> Mapping[JobId, MeasuredUse]:
-        """What runs of the same owner's same work used, by job; the closest kind that tells anything counts."""
+    def use_of(
+        self, waiting: Iterable[Job], now: float, origins: Mapping[JobId, tuple[str, str]] | None = None
+    ) -> Mapping[JobId, MeasuredUse]:
+        """What runs of the same owner's same work used, by job; the closest kind that tells anything counts. `origins`
+        are the jobs' scripts and folders, if they have been read."""
         jobs = tuple(waiting)
-        origins = self._origins(job.id for job in jobs)
+        origins = self._origins(job.id for job in jobs) if origins is None else origins
         forgotten = self.forgotten()
         if not 0 <= now - self._use_since < _USE_KEPT or forgotten.items() - self._use_forgotten.items():
             self._use_forgotten = forgotten
@@ -208,11 +212,17 @@ class FinishedRuns:
         return {job.id: use for use, same in known if use is not None for job in same}
 
     def lengths_of(
-        self, snapshot: Snapshot, service: Mapping[JobId, float], steps: Mapping[JobId, int]
+        self,
+        snapshot: Snapshot,
+        service: Mapping[JobId, float],
+        steps: Mapping[JobId, int],
+        origins: Mapping[JobId, tuple[str, str]] | None = None,
     ) -> Mapping[JobId, ExpectedLength]:
-        """How long jobs that wait or run still run, as earlier runs of their owners tell; others are missing."""
+        """How long jobs that wait or run still run, as earlier runs of their owners tell; others are missing. `origins`
+        are the jobs' scripts and folders, if they have been read."""
         lengths = self._up_to_date_lengths(snapshot.time)
-        known = lengths.of(unfinished_jobs(snapshot, service, steps, self._origins(snapshot.jobs_by_id)), snapshot.time)
+        origins = self._origins(snapshot.jobs_by_id) if origins is None else origins
+        known = lengths.of(unfinished_jobs(snapshot, service, steps, origins), snapshot.time)
         return {job: length for job, length in known.items() if length.runs}
 
     def record_forecasts(self) -> None:
@@ -252,7 +262,7 @@ class FinishedRuns:
         """The script and the folder of each of these jobs that was asked for."""
         query = "SELECT id, script, folder FROM jobs WHERE script IS NOT NULL AND id IN ({jobs})"
         rows = self._database.rows_of_jobs(query, jobs)
-        return {row["id"]: (str(row["script"] or ""), str(row["folder"] or "")) for row in rows}
+        return {row["id"]: parse_origin(row) for row in rows}
 
     def runs(self, since: float, most: int = _MAX_RUNS) -> tuple[AccountedRun, ...]:
         """The runs that ended at `since` (unix seconds) or later, the earliest first, `most` at most.

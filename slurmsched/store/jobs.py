@@ -103,7 +103,7 @@ _COLUMN_CHECKS: Final[dict[str, Callable[[DatabaseRow, str], object]]] = {
     "boosted": boolean,
     "submitted": optional_number,
 }
-_READ: Final = ", ".join(("rowid AS row", *_COLUMN_CHECKS, "summary"))
+_READ: Final = ", ".join(("rowid AS row", *_COLUMN_CHECKS, "summary", "script", "folder"))
 _TIME_COLUMNS: Final = ("first_seen", "last_seen")
 _SAFE_VALUES: Final[dict[str, object]] = {
     "owner": "",
@@ -140,6 +140,7 @@ _UPDATE: Final = (
 _SEEN: Final = "UPDATE jobs SET last_seen = ? WHERE id IN (SELECT value FROM json_each(?))"
 _GONE: Final = "UPDATE jobs SET state = ?, last_seen = ?, target = NULL WHERE id = ?"
 _POLLED: Final = "INSERT OR REPLACE INTO upkeep (name, at) VALUES ('polled', ?)"
+_LASTING: Final = itemgetter(*(column for column in _COLUMN_CHECKS if column != "last_seen"), "summary")
 _AS_SEEN: Final = itemgetter("owner", "state", "name", "summary")
 _CAME_BACK: Final = "slurmctld came back with an older state, in which the job is under our hold again"
 _LIFTED: Final = "was released by somebody else, though synsched held it"
@@ -189,21 +190,23 @@ def update_jobs(
         older = _told_by_the_last_poll(known, kept.last_poll(database, known.values()), snapshot.time)
         arrays = frozenset(job for job, row in known.items() if row["held_by_us"] and row["state"] != _FINISHED)
         seen_before = [job for job in snapshot.jobs if job.id in known]
-        others = (job for job in snapshot.jobs if job.id not in known)
-        new = [job for job in others if job.id in managed or _has_array_hold(job, arrays)]
+        unknown = (job for job in snapshot.jobs if job.id not in known)
+        new = [job for job in unknown if job.id in managed or _has_array_hold(job, arrays)]
         absent = [job for job in known if job not in snapshot.jobs_by_id]
         gone = [job for job in absent if snapshot.is_gone(job)]
         long_gone = [job for job in gone if known[job]["last_seen"] < snapshot.time - _DAY]
         marked = database.rows(_MARKED_UNTIL, (snapshot.time - _DAY,))
         long_gone += [row["id"] for row in marked if snapshot.is_gone(row["id"])]
         unread = [job for job in absent if not snapshot.is_gone(job)]
-        returned = frozenset(job.id for job in seen_before if _hold_came_back(database, known[job.id], job))
-        lifted = [job.id for job in seen_before if _hold_was_lifted(database, known[job.id], job)]
-        requeued = [job.id for job in seen_before if _was_requeued_by_others(database, known[job.id], job)]
+        settled = kept.settled(seen_before, arrays, known)
+        others = [job for job in seen_before if job.id not in settled]
+        returned = frozenset(job.id for job in others if _hold_came_back(database, known[job.id], job))
+        lifted = [job.id for job in others if _hold_was_lifted(database, known[job.id], job)]
+        requeued = [job.id for job in others if _was_requeued_by_others(database, known[job.id], job)]
         database.write_many(_INSERT, [_job_columns(job, snapshot.time, arrays) for job in new])
-        now = kept.columns(seen_before, snapshot.time, arrays, known)
-        same = {of["id"] for of in now if _is_up_to_date(known[of["id"]], of)}
-        kept.unchanged = {job: known[job] for job in same.difference(returned)}
+        now = [_job_columns(job, snapshot.time, arrays, known[job.id]) for job in others]
+        same = {of["id"] for of in now if _is_up_to_date(known[of["id"]], of)} | settled
+        kept.keep({job: known[job] for job in same.difference(returned)}, others, arrays)
         database.write_many(_UPDATE, [of for of in now if of["id"] not in same])
         database.write(_SEEN, (snapshot.time, json.dumps([job for job in (*same, *unread) if job in older])))
         database.write_many("UPDATE jobs SET held_by_us = 1 WHERE id = ?", [(job,) for job in returned])
@@ -214,7 +217,7 @@ def update_jobs(
         *(JobEvent(snapshot.time, job, JobEventKind.OVERRULED, _LIFTED) for job in lifted),
         *(JobEvent(snapshot.time, job, JobEventKind.REQUEUED, _REQUEUED) for job in requeued),
         *(JobEvent(snapshot.time, job, JobEventKind.UNDONE, _CAME_BACK) for job in sorted(returned)),
-        *(event for job in seen_before for event in _state_change_events(known[job.id], job, snapshot.time)),
+        *(event for job in others for event in _state_change_events(known[job.id], job, snapshot.time)),
         *(event for job in new for event in _first_seen_events(job, snapshot.time)),
         *(JobEvent(snapshot.time, job, JobEventKind.ENDED, "left the queue") for job in gone),
     )
@@ -284,10 +287,12 @@ def _matches_original(job: Job, row: Mapping[str, Any]) -> bool:
 def _told_by_the_last_poll(known: Mapping[JobId, dict[str, Any]], polled: float | None, now: float) -> set[JobId]:
     """Set `last_seen` of all unfinished rows to the last poll, where it tells, and return the rows that are to say
     themselves that their jobs are seen: unfinished ones do so once a day, else each poll would write them all."""
-    told = {job for job, row in known.items() if row["state"] != _FINISHED}
-    older = {job for job in known if job not in told or int(known[job]["last_seen"] / _DAY) != int(now / _DAY)}
-    for job in told if polled is not None else ():
-        known[job]["last_seen"] = polled
+    older, today = set[JobId](), int(now / _DAY)
+    for job, row in known.items():
+        if row["state"] == _FINISHED or int(row["last_seen"] / _DAY) != today:
+            older.add(job)
+        if polled is not None and row["state"] != _FINISHED:
+            row["last_seen"] = polled
     return older
 
 
@@ -373,7 +378,8 @@ class JobRows:
     def __init__(self) -> None:
         self.unchanged: Mapping[JobId, dict[str, Any]] = {}
         """The rows that the last poll left as they were."""
-        self._known: dict[JobId, tuple[Job, tuple[object, ...], dict[str, Any]]] = {}
+        self._polled: dict[JobId, tuple[Job, bool]] = {}
+        """Jobs as they were last compared with their rows, and whether their arrays were under our hold as a whole."""
         self._ahead: tuple[tuple[int, int], list[dict[str, Any]]] | None = None
         self._has_polled = False
 
@@ -398,20 +404,31 @@ class JobRows:
             return None if first and any(later) else polled
         return None
 
-    def columns(
-        self, jobs: Sequence[Job], at: float, arrays: Collection[JobId], rows: Mapping[str, Mapping[str, Any]]
-    ) -> list[dict[str, Any]]:
-        """The columns of these jobs, whose rows are known, as of `at`; equal to `_job_columns` of each."""
-        kept: dict[JobId, tuple[Job, tuple[object, ...], dict[str, Any]]] = {}
-        for job in jobs:
-            row, last = rows[job.id], self._known.get(job.id)
-            basis = (job.array_job in arrays, row["reshaped"], row["original"])
-            if last is None or last[1] != basis or last[0].differs_but_in_run_time(job):
-                last = job, basis, _job_columns(job, at, arrays, row)
-            last[2]["at"] = at
-            kept[job.id] = last
-        self._known = kept
-        return [columns for *_, columns in kept.values()]
+    def settled(
+        self, jobs: Iterable[Job], arrays: Collection[JobId], rows: Mapping[str, Mapping[str, Any]]
+    ) -> set[JobId]:
+        """Those of these jobs of which nothing but the run time has changed, and nothing in their `rows`, since a poll
+        that left the row as it was: so does this one, and nothing happened to them. All others are forgotten.
+
+        A job under a hold that may be an old one of ours is never settled: operations tell what it is.
+        """
+        settled = {
+            job.id: last
+            for job in jobs
+            if (last := self._polled.get(job.id)) is not None
+            and (row := self.unchanged.get(job.id)) is not None
+            and _LASTING(row) == _LASTING(rows[job.id])
+            and last[1] == (job.array_job in arrays)
+            and job.hold is not Hold.REQUEUED
+            and not last[0].differs_but_in_run_time(job)
+        }
+        self._polled = settled
+        return {*settled}
+
+    def keep(self, unchanged: Mapping[JobId, dict[str, Any]], jobs: Iterable[Job], arrays: Collection[JobId]) -> None:
+        """Remember the rows that a poll leaves as they were, and these jobs as the poll shows them."""
+        self.unchanged = unchanged
+        self._polled |= {job.id: (job, job.array_job in arrays) for job in jobs}
 
 
 @lru_cache(maxsize=4096)

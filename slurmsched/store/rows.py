@@ -401,6 +401,11 @@ def parse_idle(row: DatabaseRow) -> IdleGpus:
     )
 
 
+def parse_origin(row: DatabaseRow) -> tuple[str, str]:
+    """The script and the folder of a job in a row of `jobs`; empty where it has none."""
+    return str(row["script"] or ""), str(row["folder"] or "")
+
+
 def parse_rate(row: DatabaseRow) -> MeasuredRate:
     """The measured rate (steps per second) in a row of `rates`. Raises ValueError."""
     return MeasuredRate(

@@ -48,6 +48,7 @@ from slurmsched.store.rows import (
     json_object,
     number,
     optional_number,
+    parse_origin,
     text,
 )
 from slurmsched.store.service import AttainedService
@@ -147,6 +148,7 @@ class StateStore:
         by_type = attained.gpu_seconds_by_type(snapshot.jobs_by_id)
         service = {job: sum(of_types.values()) for job, of_types in by_type.items()}
         steps = {job: report.steps for job, report in reports.items()}
+        origins = {job: row.origin for job, row in rows.items() if row.origin is not None}
         state = SchedulerState(
             original_requests={job: row.original for job, row in rows.items() if row.original is not None},
             submitted={
@@ -173,8 +175,8 @@ class StateStore:
             out_of_memory=measurements.out_of_memory(snapshot.time),
             pair_rates=measurements.pair_rates(families),
             idle={job: idle for job, idle in measurements.idle_gpus().items() if job in snapshot.jobs_by_id},
-            use=self._finished_runs.use_of(snapshot.jobs_in_state(*_SIZED), snapshot.time),
-            lengths=self._finished_runs.lengths_of(snapshot, service, steps) if lengths else {},
+            use=self._finished_runs.use_of(snapshot.jobs_in_state(*_SIZED), snapshot.time, origins),
+            lengths=self._finished_runs.lengths_of(snapshot, service, steps, origins) if lengths else {},
         )
         refused = self.refused_starts()
         return with_refusals(state, refused, with_original_requests(snapshot, state)) if refused else state
@@ -341,13 +343,15 @@ class StateStore:
 
 @dataclass(frozen=True, slots=True)
 class _StoredJob:
-    """One row of `jobs`; `original` and `nice` are None unless we changed the request or the nice in Slurm."""
+    """One row of `jobs`; `original` and `nice` are None unless we changed the request or the nice in Slurm, `origin` is
+    the script and the folder, once they were asked for."""
 
     job: JobId
     original: Request | None
     nice: int | None
     held: bool
     submitted: float | None
+    origin: tuple[str, str] | None
 
 
 def _stored_job(row: DatabaseRow) -> _StoredJob:
@@ -357,6 +361,7 @@ def _stored_job(row: DatabaseRow) -> _StoredJob:
         nice=integer(row, "original_nice") if boolean(row, "boosted") else None,
         held=boolean(row, "held_by_us"),
         submitted=optional_number(row, "submitted"),
+        origin=None if row["script"] is None else parse_origin(row),
     )
 
 
@@ -383,7 +388,8 @@ def _request(stored: str) -> Request:
 
 
 _SELECT_JOBS: Final = (
-    "SELECT id, original, original_nice, held_by_us, reshaped, boosted, submitted FROM jobs WHERE id IN ({jobs})"
+    "SELECT id, original, original_nice, held_by_us, reshaped, boosted, submitted, script, folder FROM jobs"
+    " WHERE id IN ({jobs})"
 )
 _SELECT_USUAL: Final = (
     "SELECT original, times FROM ("

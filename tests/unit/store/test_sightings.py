@@ -25,7 +25,7 @@ from slurmsched.model import (
 from slurmsched.rounds.specs import held_by_us, release_plan
 from slurmsched.store.database import Database
 from slurmsched.store.jobs import JobRows, update_jobs
-from slurmsched.store.journal import Journal
+from slurmsched.store.journal import JobEvent, JobEventKind, Journal
 from tests.builders import job, share, snapshot
 
 WIDE = Request(gpus=2, cpus=12)
@@ -309,18 +309,26 @@ def test_a_hold_that_comes_back_after_our_release_is_ours_if_our_requeue_made_it
 
 def test_what_is_kept_of_jobs_from_poll_to_poll_is_what_is_stored_anew(database: Database) -> None:
     """Each poll once with what the last one kept and once without: the rows are the same."""
-    waits, tells = job(7), job(8, comment="synsched:task=image")
+    waits, tells, held = job(7), job(8, comment="synsched:task=image"), job(9, hold=Hold.ADMIN)
     runs = job(7, on=[share("n1", 2)], start_time=150.0)
     polls: list[list[Job]] = [
-        [waits, tells], [waits, tells], [runs, tells], [runs.with_run_time(60.0), replace(tells, nice=5)],
-        [replace(runs, run_time=90.0, name="other")], [replace(waits, submit_time=5.0), tells],
+        [waits, tells, held], [waits, tells, held], [waits, tells, held], [runs, tells, held], [runs, tells, held],
+        [runs.with_run_time(60.0), replace(tells, nice=5), replace(held, hold=Hold.NONE)],
+        [replace(runs, run_time=90.0, name="other"), held], [replace(waits, submit_time=5.0), tells, held],
+        [replace(waits, submit_time=5.0), tells, held],
     ]  # fmt: skip
+    told: list[list[tuple[JobEvent, ...]]] = []
     stored: list[list[dict[str, object]]] = []
     for kept in (JobRows(), None):
         database.write("DELETE FROM jobs")
+        told.append([])
         for at, jobs in enumerate(polls, 200):
-            update_jobs(database, snapshot(jobs=jobs, time=float(at)), {"7", "8"}, kept)
+            told[-1].append(update_jobs(database, snapshot(jobs=jobs, time=float(at)), {"7", "8", "9"}, kept))
             if at == 201:
                 database.write("UPDATE jobs SET reshaped = 1 WHERE id = '7'")
+            if at == 203:
+                database.write("UPDATE jobs SET held_by_us = 1, original_nice = 3 WHERE id = '8'")
         stored.append(database.rows("SELECT * FROM jobs ORDER BY id"))
     assert stored[0] == stored[1]
+    assert told[0] == told[1]
+    assert {event.kind for events in told[0] for event in events} >= {JobEventKind.OVERRULED, JobEventKind.REQUEUED}
