@@ -20,9 +20,8 @@ from slurmsched.model import (
     Target,
 )
 from slurmsched.model.reasons import format_percent, pluralise, shorter_limit, time_of_day
-from slurmsched.policies.closed import ClosedNodes
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.eligibility import Eligibility, closed_nodes
+from slurmsched.policies.cluster.eligibility import ClosedNodes, Eligibility, closed_nodes
 from slurmsched.policies.cluster.gang import why_single_type
 from slurmsched.policies.empty_cluster import EmptyCluster, least_on_node
 from slurmsched.policies.place.placement import FIRST_FIT, find_placement
@@ -270,7 +269,7 @@ def _waiting_reason(session: Session, job: Job, order_name: str, shortage: _Shor
     if what := never.unmet_demand(job):
         return Reason(ReasonCode.NEVER_FITS, {"what": what})
     demand = session.demands.of(job)
-    if out := shortage.closed_nodes.reason(job, demand):
+    if out := shortage.closed_nodes.reason(job, fits=bool(demand.single_node)):
         return out
     if demand.gang.shards:
         return Reason(ReasonCode.NO_SHARDS, {"shards": demand.gang.shards})

@@ -11,13 +11,9 @@ sum of U is the number of jobs that end per second, so that the least GPU time c
 for single-stage production", 1956): the mean completion time is shortest. With p = 0 it is the work that is done, as
 in Hadar's paper (section III-A). In between long jobs wait for less long.
 
-`behind` is above 1 for users who hold less than they are due by their tickets, below 1 for users who hold more, over
-about a day and the next hours. In these hours a job's owner is taken to hold the GPUs of those of the own jobs that bid
-more, so that the first GPUs of every user count more than the last ones: all bids of a user would cross another's at
-once, and all GPUs of both change hands, to and fro. What they hold counts by worth: GPUs of a type that is faster for
-most jobs count as more, whatever a user runs on them; and so do GPUs of jobs that are not managed. A job that has
-waited more than an hour for its first start counts more and more: how long it takes is often not known before it has
-run, and a long one would wait for ever.
+`behind` is above 1 for users who hold less than they are due by their tickets, and below 1 for users who hold more
+(`policies.owners`). A job that has waited more than an hour for its first start counts more and more: how long it takes
+is often not known before it has run, and a long one would wait for ever.
 
 A GPU type costs what the last job bids that gets some of it: who waits is told that price, and what it would bid if it
 were shorter. How all of this was chosen, and what each part is worth: docs/unified.md.
@@ -25,31 +21,29 @@ were shorter. How all of this was chosen, and what each part is worth: docs/unif
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from math import inf, log
+from math import inf
 from typing import Final
 
 import numpy as np
 
 from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge import Knowledge
-from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.knowledge.speed import SensitivityMatrix
 from slurmsched.model import Job, JobId, Reason, ReasonCode
 from slurmsched.model.reasons import format_gpu_hours
 from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools, pools_of
 from slurmsched.policies.finish.defragment import make_room
-from slurmsched.policies.gandiva_fair.tickets import build_ticket_registry, build_ticket_tree, divide_by_tickets
 from slurmsched.policies.hadar.policy import HadarPrices
 from slurmsched.policies.hadar.primal_dual import BEAM_WIDTH
 from slurmsched.policies.hadar.problem import HadarJob, InverseTime, ServerPools, Utility
+from slurmsched.policies.owners import FURTHEST, Accounts, Owners, accounts_of
 from slurmsched.policies.session import Session
 from slurmsched.policies.stages import Entitlement, Situation
-from slurmsched.policies.state import Account, TicketAccounts, decode_state, encode_state
+from slurmsched.policies.state import TicketAccounts, encode_state
 
 _POWER: Final = 0.75
 """p above. Of 1, 0.75 and 0.5 the one with the shortest mean and 99th percentile at once."""
@@ -60,33 +54,8 @@ _MIN_BENEFIT: Final = 12.0
 SHORTEST: Final = 360.0
 """Seconds. Shorter jobs count as this long, so that no job is infinitely urgent."""
 
-_HALF_LIFE: Final = 86400.0
-"""Seconds after which what a user was due and held counts half."""
-
-_LEAST_DUE: Final = 3600.0
-"""Seconds of an equal part of all GPUs: who is due less than that is hardly behind or ahead yet."""
-
-_MOST_BEHIND: Final = 0.9
-"""Part of what is due."""
-
-_AS_GOOD_AS_DUE: Final = 0.03
-"""Part of what is due by which a user counts as neither behind nor ahead: jobs that hardly differ change no places."""
-
-_AHEAD: Final = 4 * 3600.0
-"""Seconds for which a user is taken to hold the GPUs of the own jobs that bid more, and to be due what is due now."""
-
-_ALIKE: Final = 1.25
-"""A user's jobs are taken in order of the powers of this that they bid, of equals first those that run: jobs that are
-about as long change no places."""
-
-_FURTHEST: Final = 10.0
-"""How much more or less a bid counts at most because of who its owner is, and how much more as it waits."""
-
 _PATIENCE: Final = 3600.0
 """Seconds for which a job waits for its first start before it counts more."""
-
-_LONGEST_GAP: Final = 8.0
-"""Periods that may pass between two rounds; after a longer time nobody is due anything for it."""
 
 _MANY_JOBS: Final = 10_000
 """Jobs from which the market's search follows a single state: of so many none matters enough that others find
@@ -115,17 +84,9 @@ def largest_next(price: float, relative_rate: float = 1.0, behind: float = 1.0) 
     return float((behind * relative_rate / price) ** (1 / _POWER)) if price > 0 else inf
 
 
-def evened(due: Floats, held: Floats, least: float, evenness: float) -> Floats:
-    """Returns how much more bids count of users who are due and hold so many GPU-seconds, of which the first are taken
-    for at least `least`: 1 for a user who holds about what is due; [any]."""
-    missing = (due - held) / np.maximum(due, max(least, 1.0))
-    powers = np.clip(-evenness * np.log(1.0 - np.minimum(missing, _MOST_BEHIND)), -log(_FURTHEST), log(_FURTHEST))
-    return np.asarray(np.where(np.abs(missing) < _AS_GOOD_AS_DUE, 1.0, np.exp(powers)), dtype=np.float64)
-
-
 def urged(waited: float) -> float:
     """Returns how much more a job counts that has waited so many seconds for its first start: twice after two hours."""
-    return min(max(waited / _PATIENCE, 1.0), _FURTHEST)
+    return min(max(waited / _PATIENCE, 1.0), FURTHEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +96,7 @@ class UnifiedMarket:
     evenness: float
 
     def __call__(self, situation: Situation) -> Entitlement:
-        accounts = replace(_accounts_of(situation), due=_due_gpus(situation))
+        accounts = accounts_of(situation)
         counts = {job.id: urged(waited(job, situation)) for job in situation.jobs}
         kept = KeptPromise.of_state(situation.state).job
         promised = next((job for job in situation.jobs if job.id == kept), None)
@@ -144,7 +105,7 @@ class UnifiedMarket:
         return self._with_promised(situation, accounts, counts, promised)
 
     def _with_promised(
-        self, situation: Situation, accounts: _Accounts, counts: Mapping[JobId, float], promised: Job
+        self, situation: Situation, accounts: Accounts, counts: Mapping[JobId, float], promised: Job
     ) -> Entitlement:
         """Returns what is due where the bid of the job that is promised a start counts as often as its GPUs are to
         those of them that others still have.
@@ -164,8 +125,8 @@ class UnifiedMarket:
         fewer = max(promised.gpus / max(_gpus_lost(situation, entitlement), 1), 1.0)
         return entitlement if times <= fewer else counting(fewer)
 
-    def _entitled(self, situation: Situation, accounts: _Accounts, counts: Mapping[JobId, float]) -> Entitlement:
-        bids = _Bids(situation, counts, _Owners(situation, accounts, self.evenness))
+    def _entitled(self, situation: Situation, accounts: Accounts, counts: Mapping[JobId, float]) -> Entitlement:
+        bids = _Bids(situation, counts, Owners(situation, accounts, self.evenness))
         width = 1 if len(situation.jobs) >= _MANY_JOBS else BEAM_WIDTH
         entitlement = HadarPrices(bids.make_utility, "unified", width, accounts.in_words())(situation)
         hadar_state = entitlement.next_state
@@ -175,7 +136,9 @@ class UnifiedMarket:
             why_wait=bids.why_wait,
             next_state=lambda victims, allocations: {
                 **(hadar_state(victims, allocations) if hadar_state else {}),
-                **encode_state(accounts.state(situation.snapshot.time, bids.prices(allocations))),
+                **encode_state(
+                    MarketState(situation.snapshot.time, accounts.to_keep(), prices=bids.prices(allocations))
+                ),
             },
         )
 
@@ -209,61 +172,11 @@ def make_room_for_promised(session: Session) -> None:
         make_room(session, [session.jobs[promise.job]])
 
 
-class _Owners:
-    """How much more the bids of jobs count because of who owns them."""
-
-    def __init__(self, situation: Situation, accounts: _Accounts, evenness: float) -> None:
-        self._situation, self._evenness = situation, evenness
-        self._number = {user: at for at, user in enumerate(sorted({job.user for job in situation.snapshot.jobs}))}
-        of_users = [accounts.users.get(user, Account()) for user in self._number]
-        due = np.array([accounts.due.get(user, 0.0) for user in self._number])
-        self._due = np.array([account.due for account in of_users]) + _AHEAD * due
-        self._held = np.array([account.received for account in of_users])
-        self._least = _LEAST_DUE * _worth_of_cluster(situation) / max(len({job.user for job in situation.jobs}), 1)
-
-    def counts(self, names: Sequence[JobId], alone: Floats) -> Floats:
-        """Returns by how much bids are multiplied that would be `alone` for a GPU but for their owners; both [jobs].
-
-        Each user's jobs take GPUs one after another, by what they bid; a job counts by what its owner holds with those
-        before it and half of its own. Where nobody else has jobs, all count the same.
-        """
-        jobs, worth = self._situation.snapshot.jobs_by_id, _type_worth(self._situation)
-        queue = [jobs[name] for name in names]
-        owner = np.array([self._number[job.user] for job in queue], dtype=np.int64)
-        if not len(owner) or (owner == owner[0]).all():
-            return np.ones(len(owner))
-        takes = np.array([_worth_of(job, worth) for job in queue])
-        rank = np.floor(np.log(alone) / np.log(_ALIKE))
-        order = np.lexsort((np.array([not job.allocations for job in queue], dtype=bool), -rank, owner))
-        with_own = np.cumsum(takes[order])
-        firsts = np.flatnonzero(np.diff(owner[order], prepend=-1))
-        before_owner = np.repeat((with_own - takes[order])[firsts], np.diff(firsts, append=len(queue)))
-        ahead = np.empty(len(queue))
-        ahead[order] = with_own - takes[order] / 2 - before_owner
-        ahead += self._held_by_others(set(names), worth)[owner]
-        return evened(self._due[owner], self._held[owner] + _AHEAD * ahead, self._least, self._evenness)
-
-    def _held_by_others(self, queued: Set[JobId], worth: Mapping[str, float]) -> Floats:
-        """Returns what each user's jobs hold that are not `queued`; [users]."""
-        held = np.zeros(len(self._number))
-        for job in self._situation.snapshot.jobs:
-            if job.allocations and job.id not in queued:
-                held[self._number[job.user]] += _worth_of(job, worth)
-        return held
-
-
-def _worth_of(job: Job, worth: Mapping[str, float]) -> float:
-    """Returns the worth of the GPUs that a job holds; of a waiting one the mean of what it asks for."""
-    if job.allocations:
-        return sum(part.resources.gpus * worth.get(part.gpu_type, 1.0) for part in job.allocations)
-    return job.gpus * worth.get(job.original_request.gpu_type or "", 1.0)
-
-
 class _Bids:
     """What the jobs of a round bid, and what that makes of prices. `counts` is how much more a bid counts than by its
     size, but for its owner."""
 
-    def __init__(self, situation: Situation, counts: Mapping[JobId, float], owners: _Owners) -> None:
+    def __init__(self, situation: Situation, counts: Mapping[JobId, float], owners: Owners) -> None:
         self._situation, self._counts, self._owners = situation, counts, owners
         self._pools = pools_of(situation.snapshot)
         self._row_of: Mapping[JobId, int] = {}
@@ -412,89 +325,3 @@ def _sizes(queue: Sequence[HadarJob], best_rates: Floats) -> Sequence[float]:
     """Returns the GPU-seconds that each job still needs at its best rate."""
     seconds = [job.remaining / best if best > 0 else 0.0 for job, best in zip(queue, best_rates.tolist(), strict=True)]
     return [job.workers * max(left, SHORTEST) for job, left in zip(queue, seconds, strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Accounts:
-    """What users were due and held, and `due`: GPUs that each is due now."""
-
-    users: Mapping[str, Account]
-    due: Mapping[str, float]
-
-    def in_words(self) -> Mapping[str, str]:
-        """Returns by user what that one held, as a part of what was due: in steps of 5 %, else what is told of all
-        jobs would change with each round."""
-        return {
-            user: f"{user} had about {5 * round(20 * account.received / account.due)}% of its due"
-            for user, account in self.users.items()
-            if account.due > 0
-        }
-
-    def state(self, now: float, prices: Mapping[str, float]) -> MarketState:
-        """Returns the policy's state after a round at this time."""
-        users = {
-            user: replace(self.users.get(user, Account()), holdings={"GPUs": round(gpus, 6)} if gpus else {})
-            for user, gpus in sorted({**dict.fromkeys(self.users, 0.0), **self.due}.items())
-        }
-        return MarketState(now, users, prices=prices)
-
-
-def _accounts_of(situation: Situation) -> _Accounts:
-    """Returns the accounts with what was due and held since the last round."""
-    before, now = decode_state(TicketAccounts, situation.state), situation.snapshot.time
-    elapsed = 0.0 if before.time is None else max(0.0, now - before.time)
-    kept = 0.5 ** (elapsed / _HALF_LIFE)
-    counted = elapsed if elapsed <= _LONGEST_GAP * situation.period else 0.0
-    held = _held_worth(situation, now - counted) if counted else {}
-    due = {user: account.holdings.get("GPUs", 0.0) for user, account in before.accounts.items()}
-    users = dict[str, Account]()
-    for user in {*before.accounts, *held}:
-        account = before.accounts.get(user, Account())
-        owed = max(0.0, account.due) * kept + due.get(user, 0.0) * counted
-        had = max(0.0, account.received) * kept + held.get(user, 0.0)
-        if owed + had > 1.0:
-            users[user] = Account(due=round(owed, 3), received=round(had, 3))
-    return _Accounts(users, due)
-
-
-def _type_worth(situation: Situation) -> Mapping[str, float]:
-    """Returns what a GPU of each type is worth, in such a unit that the mean GPU is worth 1."""
-    counts = Counter(gpu.type for node in situation.snapshot.nodes for gpu in node.gpus)
-    speeds = estimates_by_type(counts)
-    mean = sum(counts[kind] * speeds[kind] for kind in counts) / max(counts.total(), 1)
-    return {kind: speed / mean if mean > 0 else 1.0 for kind, speed in speeds.items()}
-
-
-def _worth_of_cluster(situation: Situation) -> float:
-    return float(sum(len(node.gpus) for node in situation.snapshot.nodes))
-
-
-def _held_worth(situation: Situation, since: float) -> Mapping[str, float]:
-    """Returns the GPU-seconds by worth that each user's jobs held since that time, managed or not, ended or not."""
-    worth, held, now = _type_worth(situation), defaultdict[str, float](float), situation.snapshot.time
-    for job in situation.snapshot.jobs:
-        if not job.allocations:
-            continue
-        start = now - job.run_time if job.start_time is None else job.start_time
-        until = now if job.end_time is None else min(now, job.end_time)
-        seconds = max(0.0, until - max(start, since))
-        held[job.user] += _worth_of(job, worth) * seconds
-    return held
-
-
-def _due_gpus(situation: Situation) -> Mapping[str, float]:
-    """Returns the GPUs that each user is due now by tickets: no more than all of the user's jobs ask for or hold."""
-    decided = {job.id for job in situation.jobs}
-    others = (job for job in situation.snapshot.jobs if job.allocations and job.id not in decided)
-    first, asked = dict[tuple[str, str], Job](), defaultdict[tuple[str, str], float](float)
-    for job in chain(situation.jobs, others):
-        owner = job.account, job.user
-        first.setdefault(owner, job)
-        asked[owner] += job.gpus
-    jobs = [*first.values()]  # one for all that an owner has in an account: what they are due together is the same
-    tree = build_ticket_tree(jobs, build_ticket_registry(situation.tickets, situation.snapshot.associations))
-    due = defaultdict[str, float](float)
-    shares = divide_by_tickets(tree, _worth_of_cluster(situation), np.array([*asked.values()]))
-    for job, gpus in zip(jobs, shares.tolist(), strict=True):
-        due[job.user] += gpus
-    return due

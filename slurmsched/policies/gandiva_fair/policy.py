@@ -20,7 +20,7 @@ from typing import Final
 
 from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
-from slurmsched.policies.closed import ClosedNodes
+from slurmsched.policies.cluster.eligibility import ClosedNodes
 from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.gandiva_fair.accounts import (
     GandivaFairState,
@@ -329,7 +329,7 @@ class _Turns:
         if what := self._problem.empty_cluster.unmet_demand(runnable.job):
             return Reason(ReasonCode.NEVER_FITS, {"what": what})
         no_room = Reason(ReasonCode.NO_ROOM, {"gpus": runnable.job.original_request.gpus})
-        return self._closed_nodes.reason(runnable.job, runnable.demand) or no_room
+        return self._closed_nodes.reason(runnable.job, fits=bool(runnable.demand.single_node)) or no_room
 
 
 def _home_after(runnable: RunnableJob, allocations: Mapping[JobId, Allocation]) -> int:

@@ -18,9 +18,10 @@ from slurmsched.model import Decision, Job, Reason, ReasonCode, Request, Schedul
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
+from slurmsched.policies.owners import evened
 from slurmsched.policies.stages import Policy
 from slurmsched.policies.state import decode_state
-from slurmsched.policies.unified import MarketState, bid, evened, largest_next, marginal_gains, urged
+from slurmsched.policies.unified import MarketState, bid, largest_next, marginal_gains, urged
 from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.round import run_round
 from slurmsched.settings import ManageSettings, Mode, PolicySettings, RoundSettings, Settings
