@@ -1,11 +1,14 @@
 """A daemon on 1,000 nodes with 5,000 jobs, on a real slurmctld whose nodes run no slurmd: it fills them round by round.
 
-    SLURMSCHED_SCALE_NODES=12500 SLURMSCHED_SCALE_JOBS=25000 SLURMSCHED_SCALE_NARROW=1 SLURMSCHED_SCALE_RUNNING=8000 \
-        SLURMSCHED_SCALE_PERIOD=60 .venv/bin/pytest tests/slurm/test_scale_rounds.py -rP
+    SLURMSCHED_SCALE_NODES=12500 SLURMSCHED_SCALE_JOBS=25000 SLURMSCHED_SCALE_NARROW=1 \
+        SLURMSCHED_SCALE_OPEN=3500,12500 SLURMSCHED_SCALE_PERIOD=60 \
+        .venv/bin/pytest tests/slurm/test_scale_rounds.py -rP
 
-With SLURMSCHED_SCALE_NARROW=1 slurm.conf has the node that starts name (docs/admin.md, thousands of nodes). Times are
-printed for people and not asserted. The cluster is its own: a node without slurmd that a job has powered up cannot be
-had again, since slurmctld looks for its address for ten seconds once it is powered down, and answers nobody meanwhile.
+So many nodes are open, all others drained, until rounds without changes have been measured; then as many as the next
+number says. With SLURMSCHED_SCALE_NARROW=1 slurm.conf has the node that starts name (docs/admin.md, thousands of
+nodes). Times are printed for people and not asserted. The cluster is its own: a node without slurmd that a job has
+powered up cannot be had again, since slurmctld looks for its address for ten seconds once it is powered down, and
+answers nobody meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -26,7 +30,9 @@ from tests.slurm.test_scale import CLUSTER, JOBS, NODES, Bystander, full
 __all__ = ["CLUSTER", "full"]  # what pytest looks for in a module
 
 pytestmark = pytest.mark.parametrize("mini", ["trixie"], indirect=True, scope="module")
-RUNNING = int(os.environ.get("SLURMSCHED_SCALE_RUNNING", str(NODES)))
+OPEN = [int(number) for number in os.environ.get("SLURMSCHED_SCALE_OPEN", str(NODES)).split(",")]
+FILLED = 0.95
+"""Part of the open nodes that have jobs before the rest is drained: not each job fits each node."""
 PERIOD = float(os.environ.get("SLURMSCHED_SCALE_PERIOD", "5"))
 
 ROUNDS = """
@@ -57,31 +63,60 @@ def wait_for(full: Mini, enough: Callable[[list[dict[str, Any]]], bool], seconds
 def test_the_daemon_starts_jobs_round_by_round_and_then_changes_nothing(full: Mini) -> None:
     own = {"rounds": {"mode": "enforce", "period": PERIOD}, "policy": {"system": "unified"}, "learning": {}}
     full.configure(**{**SETTINGS, **own})
-    usual, starting, waiting = Bystander(full.name), Bystander(full.name), Bystander(full.name)
+    usual = Bystander(full.name)
     usual.look(seconds=5)
-    earlier = len(rounds(full))
+    print(f"\n{NODES:,} nodes, {JOBS:,} jobs; squeue of another user takes {median(usual.took):.3f} s")
+    update_nodes(full, idle_nodes(full)[OPEN[0] :], *DRAIN)
     with full.daemon("--keep-holds"):
-        with starting.beside():
-            first = wait_for(
-                full, lambda ended: len(ended) > earlier and ended[-1]["running"] >= RUNNING, 900 + 60 * PERIOD
-            )
-        idle = full.sure("sinfo", "-h", "-N", "-p", "gpu", "-t", "idle", "-o", "%N").split()
-        for begin in range(0, len(idle), 500):
-            some = ",".join(idle[begin : begin + 500])
-            full.sure("scontrol", "update", f"NodeName={some}", "State=DRAIN", "Reason=full")
-        calm = len(rounds(full)) + 3
-        with waiting.beside():
-            ended = wait_for(full, lambda ended: len(ended) >= calm + 8, 900 + 9 * PERIOD)
-    started, unchanged = first[earlier:], ended[calm : calm + 8]
-    print(f"\n{NODES:,} nodes, {JOBS:,} jobs, rounds of the daemon until {RUNNING:,} jobs run, and then:")
+        for at, nodes in enumerate(OPEN):
+            starting, waiting, earlier = Bystander(full.name), Bystander(full.name), len(rounds(full))
+            if at:
+                closed = full.sure("sinfo", "-h", "-N", "-p", "gpu", "-t", "drain", "-o", "%N").split()
+                update_nodes(full, closed[: nodes - OPEN[at - 1]], "State=RESUME")
+            with starting.beside():
+                first = wait_for(full, partial(has_filled, earlier, FILLED * nodes), 900 + 60 * PERIOD)
+            update_nodes(full, idle_nodes(full), *DRAIN)
+            calm = len(rounds(full)) + 3
+            with waiting.beside():
+                ended = wait_for(full, partial(has_ended, calm + 8), 900 + 9 * PERIOD)
+            started, unchanged = first[earlier:], ended[calm : calm + 8]
+            show(nodes, started, unchanged)
+            print(f"squeue of another user took {median(starting.took):.3f} s, ", end="")
+            print(f"at most {max(starting.took):.3f} s, in rounds without changes {median(waiting.took):.3f} s")
+            assert not [each["error"] for each in started + unchanged if each["error"]]
+            assert [each["writes"] for each in unchanged] == [0] * 8
+            assert min(each["running"] for each in unchanged) >= FILLED * nodes
+
+
+DRAIN = "State=DRAIN", "Reason=closed"
+
+
+def idle_nodes(full: Mini) -> list[str]:
+    return full.sure("sinfo", "-h", "-N", "-p", "gpu", "-t", "idle", "-o", "%N").split()
+
+
+def has_filled(earlier: int, running: float, ended: list[dict[str, Any]]) -> bool:
+    """Whether a round after the first `earlier` ones saw so many jobs run."""
+    return len(ended) > earlier and int(ended[-1]["running"]) >= running
+
+
+def has_ended(enough: int, ended: list[dict[str, Any]]) -> bool:
+    """Whether so many rounds have ended."""
+    return len(ended) >= enough
+
+
+def update_nodes(full: Mini, nodes: list[str], *changes: str) -> None:
+    """Change these nodes, some at a time."""
+    for begin in range(0, len(nodes), 500):
+        full.sure("scontrol", "update", f"NodeName={','.join(nodes[begin : begin + 500])}", *changes)
+
+
+def show(nodes: int, started: list[dict[str, Any]], unchanged: list[dict[str, Any]]) -> None:
+    """Print the rounds that fill so many nodes, those without changes after them, and what part of the former the
+    latter take."""
+    print(f"rounds of the daemon that fill {nodes:,} nodes, and then:")
     for each in [*started, *unchanged]:
         phases_of = " ".join(f"{name.removesuffix('_s')} {each[name]:.1f}" for name in each if name.endswith("_s"))
         print(f"{each['whole']:6.1f} s: {phases_of}, {each['writes']} changes, {each['running']} ran before it")
-    print(
-        f"squeue of another user takes {median(usual.took):.3f} s, while jobs start {median(starting.took):.3f} s,",
-        end=" ",
-    )
-    print(f"at most {max(starting.took):.3f} s, in rounds without changes {median(waiting.took):.3f} s")
-    assert not [each["error"] for each in started + unchanged if each["error"]]
-    assert [each["writes"] for each in unchanged] == [0] * 8
-    assert min(each["running"] for each in unchanged) >= RUNNING
+    longest, usual = (median(each["whole"] for each in some) for some in (started, unchanged))
+    print(f"median {longest:.1f} s and {usual:.1f} s: {usual / longest:.3f}")
