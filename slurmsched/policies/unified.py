@@ -12,8 +12,9 @@ for single-stage production", 1956): the mean completion time is shortest. With 
 in Hadar's paper (section III-A). In between long jobs wait for less long.
 
 `behind` is above 1 for users who hold less than they are due by their tickets, and below 1 for users who hold more
-(`policies.owners`). A job that has waited more than an hour for its first start counts more and more: how long it takes
-is often not known before it has run, and a long one would wait for ever.
+(`policies.owners`). A job that has just begun counts more for some hours, so that two whose bids cross do not change
+places to and fro. So does one that has waited more than an hour for its first start, and more and more: how long it
+takes is often not known before it has run, and a long one would wait for ever.
 
 A GPU type costs what the last job bids that gets some of it: who waits is told that price, and what it would bid if it
 were shorter. How all of this was chosen, and what each part is worth: docs/unified.md.
@@ -59,7 +60,7 @@ _STAYS: Final = 1.5
 back is worth no restart."""
 
 _PATIENCE: Final = 3600.0
-"""Seconds for which a job waits for its first start before it counts more, in the market more than one that begins."""
+"""Seconds for which a job waits for its first start before it counts more; in the market, more than one that begins."""
 
 _MANY_JOBS: Final = 10_000
 """Jobs from which the market's search follows a single state: of so many none matters enough that others find
@@ -148,7 +149,7 @@ class UnifiedMarket:
 
 
 def _counts(job: Job, situation: Situation) -> float:
-    """Returns how much more the bid of a job counts, since it runs or waits for its first start."""
+    """Returns how much more the bid of a job counts that has just begun, or waits for its first start."""
     if job.allocations:
         return 1.0 + (_STAYS - 1.0) * max(1.0 - job.run_time / AHEAD, 0.0)
     return urged(_STAYS * waited(job, situation))

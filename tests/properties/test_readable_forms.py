@@ -24,7 +24,7 @@ from slurmsched.bench.workload import (
 )
 from slurmsched.knowledge import shipped_profiles
 from slurmsched.model import Decision, Job, JobId, NodeAllocation, RankedJob, Reason, ReasonCode, SchedulerState
-from slurmsched.policies import pipeline, reasons, unified
+from slurmsched.policies import owners, pipeline, reasons, unified
 from slurmsched.policies.admit import promise
 from slurmsched.policies.admit.preempt import Preempt, VictimQueue
 from slurmsched.policies.cluster.demand import ResourceDemand
@@ -215,8 +215,8 @@ def _bid_by_bid(self: Any, queue: Sequence[HadarJob], servers: ServerPools) -> U
 
 
 def _job_after_job(self: Any, names: Sequence[JobId], alone: Floats) -> Floats:
-    """`_Owners.counts`, user by user."""
-    jobs, worth = {job.id: job for job in self._situation.snapshot.jobs}, unified._type_worth(self._situation)
+    """`Owners.counts`, user by user."""
+    jobs, worth = {job.id: job for job in self._situation.snapshot.jobs}, owners._type_worth(self._situation)
     queue = [jobs[name] for name in names]
     held = defaultdict[str, float](float)
     for job in jobs.values():
@@ -230,8 +230,9 @@ def _job_after_job(self: Any, names: Sequence[JobId], alone: Floats) -> Floats:
         own = job.gpus * worth.get(job.original_request.gpu_type or "", 1.0)
         if job.allocations:
             own = sum(part.resources.gpus * worth[part.gpu_type] for part in job.allocations)
-        holds = self._held[user] + 4 * 3600 * (held[job.user] + own / 2)
-        counts[row] = unified.evened(self._due[user], holds, self._least, self._evenness)
+        turn = max(min(4 * 3600 * self._due_now[user] / own, 4 * 3600), 3600) if own else 4 * 3600
+        holds = self._held[user] + 4 * 3600 * held[job.user] + turn * own / 2
+        counts[row] = owners.evened(self._due[user], holds, self._least, self._evenness)
         held[job.user] += own
     return counts
 
@@ -324,7 +325,7 @@ def _always_tried(_: Session) -> bool:
 
 
 def _due_job_by_job(situation: Situation) -> Mapping[str, float]:
-    """`unified._due_gpus`, by what each job is due."""
+    """`owners._due_gpus`, by what each job is due."""
     jobs = [*situation.jobs, *(job for job in situation.snapshot.jobs if job.allocations)]
     jobs = [*{job.id: job for job in jobs}.values()]
     registry = tickets.build_ticket_registry(situation.tickets, situation.snapshot.associations)
@@ -361,7 +362,7 @@ FORMS = [
     pytest.param("synergy", Preempt, "_without_evicted", _listed_anew, id="who may be preempted, by service"),
     pytest.param("unified", hadar, "_known_rates", _no_known_rates, id="rates of waiting jobs"),
     pytest.param("unified", unified._Bids, "make_utility", _bid_by_bid, id="bids"),
-    pytest.param("unified", unified._Owners, "counts", _job_after_job, id="how much owners count"),
+    pytest.param("unified", owners.Owners, "counts", _job_after_job, id="how much owners count"),
     pytest.param("unified", reasons._RelativeSpeeds, "of", _speed_of_each, id="speeds of running jobs"),
     pytest.param("unified", unified._Bids, "_type_prices", _price_by_price, id="prices of GPU types"),
     pytest.param("unified", unified._Bids, "why_wait", _why_wait_one_by_one, id="who is outbid"),
@@ -369,7 +370,7 @@ FORMS = [
     pytest.param("unified", Preempt, "_are_enough", _tried_anew, id="how many have to leave, by prices"),
     pytest.param("unified", pipeline, "_starts_without_evictions", _always_tried, id="rounds without evictions"),
     pytest.param("hadar", pipeline, "_starts_without_evictions", _always_tried, id="the same by effective throughput"),
-    pytest.param("unified", unified, "_due_gpus", _due_job_by_job, id="what users are due"),
+    pytest.param("unified", owners, "_due_gpus", _due_job_by_job, id="what users are due"),
     pytest.param("tetris", TetrisAlignment, "rank", _alignment_of_each, id="the order by alignment"),
 ]
 """A policy, and where which part of it has a readable form."""
