@@ -206,8 +206,8 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
         "waits: once started it could not be preempted, and such jobs of {user} hold {held:GPU} of a share of {due:GPU}"
     ),
     ReasonCode.OUTBID: (
-        "waits: it bids {bid} for a {kind} and these cost {price}, since shorter jobs, users behind their share and"
-        " jobs that just began come first; it has {has} to go, with {most} it would be next"
+        "waits: it bids {bid} for a {kind} and these cost {price}, since shorter jobs and users behind their share come"
+        " first; it has {has} to go, with {most} it would be next"
     ),
     ReasonCode.AWAITS_CHECKPOINT: "replaces {jobs:job #} once its checkpoint is written, by {when} at the latest",
     ReasonCode.SLICE_ENDED: (

@@ -3,11 +3,8 @@
 `behind` is above 1 for users who hold less than they are due by their tickets, below 1 for users who hold more, over
 about a day and the next hours. In these hours a job's owner is taken to hold the GPUs of those of the own jobs that bid
 more, so that the first GPUs of every user count more than the last ones: all bids of a user would cross another's at
-once, and all GPUs of both change hands, to and fro. A gang that is wider than what its owner is due is taken to run for
-less of that time: else it would count as far ahead before it began, and its owner would have a third of what is due.
-
-What users hold counts by worth: GPUs of a type that is faster for most jobs count as more, whatever a user runs on
-them; and so do GPUs of jobs that are not managed.
+once, and all GPUs of both change hands, to and fro. What they hold counts by worth: GPUs of a type that is faster for
+most jobs count as more, whatever a user runs on them; and so do GPUs of jobs that are not managed.
 """
 
 from __future__ import annotations
@@ -40,18 +37,12 @@ _MOST_BEHIND: Final = 0.9
 _AS_GOOD_AS_DUE: Final = 0.03
 """Part of what is due by which a user counts as neither behind nor ahead: jobs that hardly differ change no places."""
 
-AHEAD: Final = 4 * 3600.0
+_AHEAD: Final = 4 * 3600.0
 """Seconds for which a user is taken to hold the GPUs of the own jobs that bid more, and to be due what is due now."""
-
-_SHORTEST_TURN: Final = 3600.0
-"""Seconds for which a job is taken to hold its own GPUs at least, however wide it is."""
 
 _ALIKE: Final = 1.25
 """A user's jobs are taken in order of the powers of this that they bid, of equals first those that run: jobs that are
 about as long change no places."""
-
-_LEAST_WORTH: Final = 1e-9
-"""GPUs; a job may ask for none."""
 
 FURTHEST: Final = 10.0
 """How much more or less a bid counts at most because of who its owner is, and how much more as it waits."""
@@ -75,8 +66,8 @@ class Owners:
         self._situation, self._evenness = situation, evenness
         self._number = {user: at for at, user in enumerate(sorted({job.user for job in situation.snapshot.jobs}))}
         of_users = [accounts.users.get(user, Account()) for user in self._number]
-        self._due_now = np.array([accounts.due.get(user, 0.0) for user in self._number])
-        self._due = np.array([account.due for account in of_users]) + AHEAD * self._due_now
+        due = np.array([accounts.due.get(user, 0.0) for user in self._number])
+        self._due = np.array([account.due for account in of_users]) + _AHEAD * due
         self._held = np.array([account.received for account in of_users])
         self._least = _LEAST_DUE * _worth_of_cluster(situation) / max(len({job.user for job in situation.jobs}), 1)
 
@@ -84,8 +75,7 @@ class Owners:
         """Returns by how much bids are multiplied that would be `alone` for a GPU but for their owners; both [jobs].
 
         Each user's jobs take GPUs one after another, by what they bid; a job counts by what its owner holds with those
-        before it and half of its own, which it is taken to hold for as long as makes up what its owner is due, and for
-        no longer than the others. Where nobody else has jobs, all count the same.
+        before it and half of its own. Where nobody else has jobs, all count the same.
         """
         jobs, worth = self._situation.snapshot.jobs_by_id, _type_worth(self._situation)
         queue = [jobs[name] for name in names]
@@ -98,12 +88,10 @@ class Owners:
         with_own = np.cumsum(takes[order])
         firsts = np.flatnonzero(np.diff(owner[order], prepend=-1))
         before_owner = np.repeat((with_own - takes[order])[firsts], np.diff(firsts, append=len(queue)))
-        before = np.empty(len(queue))
-        before[order] = with_own - takes[order] - before_owner
-        before += self._held_by_others(set(names), worth)[owner]
-        turn = np.clip(AHEAD * self._due_now[owner] / np.maximum(takes, _LEAST_WORTH), _SHORTEST_TURN, AHEAD)
-        held = self._held[owner] + AHEAD * before + turn * takes / 2
-        return evened(self._due[owner], held, self._least, self._evenness)
+        ahead = np.empty(len(queue))
+        ahead[order] = with_own - takes[order] / 2 - before_owner
+        ahead += self._held_by_others(set(names), worth)[owner]
+        return evened(self._due[owner], self._held[owner] + _AHEAD * ahead, self._least, self._evenness)
 
     def _held_by_others(self, queued: Set[JobId], worth: Mapping[str, float]) -> Floats:
         """Returns what each user's jobs hold that are not `queued`; [users]."""

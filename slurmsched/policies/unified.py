@@ -12,9 +12,8 @@ for single-stage production", 1956): the mean completion time is shortest. With 
 in Hadar's paper (section III-A). In between long jobs wait for less long.
 
 `behind` is above 1 for users who hold less than they are due by their tickets, and below 1 for users who hold more
-(`policies.owners`). A job that has just begun counts more for some hours, so that two whose bids cross do not change
-places to and fro. So does one that has waited more than an hour for its first start, and more and more: how long it
-takes is often not known before it has run, and a long one would wait for ever.
+(`policies.owners`). A job that has waited more than an hour for its first start counts more and more: how long it takes
+is often not known before it has run, and a long one would wait for ever.
 
 A GPU type costs what the last job bids that gets some of it: who waits is told that price, and what it would bid if it
 were shorter. How all of this was chosen, and what each part is worth: docs/unified.md.
@@ -41,7 +40,7 @@ from slurmsched.policies.finish.defragment import make_room
 from slurmsched.policies.hadar.policy import HadarPrices
 from slurmsched.policies.hadar.primal_dual import BEAM_WIDTH
 from slurmsched.policies.hadar.problem import HadarJob, InverseTime, ServerPools, Utility
-from slurmsched.policies.owners import AHEAD, FURTHEST, Accounts, Owners, accounts_of
+from slurmsched.policies.owners import FURTHEST, Accounts, Owners, accounts_of
 from slurmsched.policies.session import Session
 from slurmsched.policies.stages import Entitlement, Situation
 from slurmsched.policies.state import TicketAccounts, encode_state
@@ -55,12 +54,8 @@ _MIN_BENEFIT: Final = 12.0
 SHORTEST: Final = 360.0
 """Seconds. Shorter jobs count as this long, so that no job is infinitely urgent."""
 
-_STAYS: Final = 1.5
-"""How much more the bid of a job counts that begins to run, less and less over the next hours: what they would change
-back is worth no restart."""
-
 _PATIENCE: Final = 3600.0
-"""Seconds for which a job waits for its first start before it counts more; in the market, more than one that begins."""
+"""Seconds for which a job waits for its first start before it counts more."""
 
 _MANY_JOBS: Final = 10_000
 """Jobs from which the market's search follows a single state: of so many none matters enough that others find
@@ -102,7 +97,7 @@ class UnifiedMarket:
 
     def __call__(self, situation: Situation) -> Entitlement:
         accounts = accounts_of(situation)
-        counts = {job.id: _counts(job, situation) for job in situation.jobs}
+        counts = {job.id: urged(waited(job, situation)) for job in situation.jobs}
         kept = KeptPromise.of_state(situation.state).job
         promised = next((job for job in situation.jobs if job.id == kept), None)
         if promised is None:
@@ -146,13 +141,6 @@ class UnifiedMarket:
                 ),
             },
         )
-
-
-def _counts(job: Job, situation: Situation) -> float:
-    """Returns how much more the bid of a job counts that has just begun, or waits for its first start."""
-    if job.allocations:
-        return 1.0 + (_STAYS - 1.0) * max(1.0 - job.run_time / AHEAD, 0.0)
-    return urged(_STAYS * waited(job, situation))
 
 
 def waited(job: Job, situation: Situation) -> float:

@@ -230,8 +230,7 @@ def _job_after_job(self: Any, names: Sequence[JobId], alone: Floats) -> Floats:
         own = job.gpus * worth.get(job.original_request.gpu_type or "", 1.0)
         if job.allocations:
             own = sum(part.resources.gpus * worth[part.gpu_type] for part in job.allocations)
-        turn = max(min(4 * 3600 * self._due_now[user] / own, 4 * 3600), 3600) if own else 4 * 3600
-        holds = self._held[user] + 4 * 3600 * held[job.user] + turn * own / 2
+        holds = self._held[user] + 4 * 3600 * (held[job.user] + own / 2)
         counts[row] = owners.evened(self._due[user], holds, self._least, self._evenness)
         held[job.user] += own
     return counts

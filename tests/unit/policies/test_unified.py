@@ -18,7 +18,7 @@ from slurmsched.model import Decision, Job, Reason, ReasonCode, Request, Schedul
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
-from slurmsched.policies.owners import Owners, accounts_of, evened
+from slurmsched.policies.owners import evened
 from slurmsched.policies.stages import Policy
 from slurmsched.policies.state import decode_state
 from slurmsched.policies.unified import MarketState, bid, largest_next, marginal_gains, urged
@@ -203,32 +203,6 @@ def test_first_gpus_of_a_user_count_more_than_last_ones_so_that_not_all_change_h
 
 
 @pytest.mark.parametrize(
-    ("ran", "stays"), [pytest.param(60.0, True, id="just began"), pytest.param(4 * HOUR, False, id="began hours ago")]
-)
-def test_who_just_began_is_not_preempted_for_a_job_that_is_a_little_shorter(ran: float, stays: bool) -> None:
-    running = hours(1, 40 + ran / HOUR, on=[share()], run_time=ran)
-    done = decided([node(gpus=1)], [running, hours(2, 30)])
-    assert ("2" not in done.targets) is stays
-
-
-@pytest.mark.parametrize(
-    ("gang", "counts"),
-    [
-        pytest.param(1, 10.0, id="half of what is due, for four hours: as much as a bid may count"),
-        pytest.param(2, 1 / (1 - 1 / 2) ** 2, id="what is due, for four hours"),
-        pytest.param(4, 1 / (1 - 1 / 2) ** 2, id="twice what is due, for two hours"),
-        pytest.param(8, 1 / (1 - 1 / 2) ** 2, id="four times what is due, for an hour"),
-        pytest.param(16, 1.0, id="eight times what is due, for an hour"),
-    ],
-)
-def test_a_gang_wider_than_what_is_due_is_taken_to_run_for_less_long(gang: int, counts: float) -> None:
-    others = [hours(n, 90, user=f"user{n % 7}") for n in range(14)]
-    seen = situation([node(gpus=16)], [*others, hours(99, 90, user="bob", gpus=gang)], KNOWN)
-    due = replace(accounts_of(seen), due={"bob": 2.0})
-    assert Owners(seen, due, 2.0).counts(["99", "1"], np.ones(2))[0] == pytest.approx(counts)
-
-
-@pytest.mark.parametrize(
     ("tickets", "who"),
     [
         pytest.param(("alice=9", "bob=1"), "1", id="due nearly all"),
@@ -272,8 +246,8 @@ def test_who_is_outbid_is_told_the_price_and_what_would_do() -> None:
 
     assert why.code is ReasonCode.OUTBID
     assert why.sentence == (
-        "waits: it bids 0.074 for a v100 and these cost 1.5, since shorter jobs, users behind their share and jobs that"
-        " just began come first; it has 32.0 GPU-hours to go, with 0.6 GPU-hours it would be next"
+        "waits: it bids 0.074 for a v100 and these cost 1, since shorter jobs and users behind their share come first;"
+        " it has 32.0 GPU-hours to go, with 1.0 GPU-hours it would be next"
     )
 
 
@@ -283,9 +257,7 @@ def test_gpus_that_nobody_waits_for_cost_nothing_and_others_what_their_last_job_
     nobody = state_of(decided(nodes, [fast, slow])).prices
     wanted = state_of(decided(nodes, [fast, slow, hours(3, 50)])).prices
     assert nobody == {"CPU": 0.0, "GiB": 0.0}
-    assert wanted == {"CPU": 0.0, "GiB": 0.0, "v100": pytest.approx(1.5), "k80": pytest.approx(1.35)}
-    later = [replace(fast, run_time=4 * HOUR), replace(slow, run_time=4 * HOUR), hours(3, 50)]
-    assert state_of(decided(nodes, later)).prices == {**wanted, "v100": pytest.approx(1.0), "k80": pytest.approx(0.9)}
+    assert wanted == {"CPU": 0.0, "GiB": 0.0, "v100": pytest.approx(1.0), "k80": pytest.approx(0.9)}
 
 
 def test_one_more_cpu_is_worth_what_it_adds_to_the_speed() -> None:
