@@ -495,4 +495,5 @@ def advance_plans(plans: list[OpenPlan], snapshot: Snapshot) -> tuple[Outcome, .
         elif len(opened.execution.outcomes) > told:
             opened.report()
         outcomes += opened.execution.outcomes[told:]
+        snapshot = opened.execution.snapshot  # the next plan must not go on from before what this one did
     return tuple(outcomes)

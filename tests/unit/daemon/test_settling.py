@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurmsched.model import JobState
-from tests.builders import node
+from slurmsched.daemon.execution import advance_plans
+from slurmsched.model import JobId, JobState, OpenStart, Snapshot
+from tests.builders import node, snapshot
 from tests.unit.daemon.test_loop import Running, running
 from tests.unit.daemon.world import START, World
 
@@ -26,6 +29,36 @@ def daemon_in(folder: Path, *names: str) -> Running:
 def placed(daemon: Running, at: float, seen: dict[float, dict[str, tuple[str, ...]]]) -> None:
     """Look at the jobs at this time, in seconds since the start."""
     daemon.clock.after(at, lambda: seen.update({at: daemon.world.where()}))
+
+
+class Opened:
+    """A plan that does something, so that it has to look again, or has settled and records what it last saw."""
+
+    def __init__(self, told: list[Snapshot], later: Snapshot | None = None) -> None:
+        self.execution = SimpleNamespace(outcomes=[], snapshot=None)
+        self.over, self.settled, self.open_starts = False, later is None, dict[JobId, OpenStart]()
+        self._told, self._later = told, later
+
+    def advance(self, snapshot: Snapshot) -> None:
+        self.execution.snapshot = snapshot
+        self.execution.outcomes += ["held"] * (self._later is not None)
+
+    def finish(self) -> None:
+        self.execution.outcomes += ["overtaken"]
+
+    def report(self, *, settled: bool = False) -> None:
+        assert settled is self.settled
+        self.execution.snapshot = self._later or self.execution.snapshot
+        self._told.append(self.execution.snapshot)
+
+
+def test_what_a_plan_records_is_not_older_than_what_another_one_did_before_it() -> None:
+    """Else a job that the first one held again is stored as nobody's, and stays held for ever."""
+    told, later = list[Snapshot](), snapshot(time=20.0)
+    plans: list[Any] = [Opened(told, later), Opened(told)]
+    assert advance_plans(plans, snapshot(time=10.0)) == ("held", "overtaken")
+    assert [each.time for each in told] == [20.0, 20.0]
+    assert len(plans) == 1
 
 
 def test_a_start_that_slurm_refuses_delays_no_other(tmp_path: Path) -> None:
