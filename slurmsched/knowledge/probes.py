@@ -58,7 +58,7 @@ def probe_profiles(
     `jobs` are all that are managed, of which the running ones tell whether a probe runs; only those that are `decided`
     about may become one. `longest` is the longest that
     a probe may be expected to run, in seconds; 0 for none. Jobs of which `knowledge` has a measured profile are left
-    out, and while it has one by accounting there is no probe.
+    out, and while it has one by accounting there is no probe: what runs then has the CPUs that accounting tells of.
     """
     works = defaultdict[_Work, list[Job]](list)
     for job in jobs:
@@ -69,8 +69,8 @@ def probe_profiles(
     profiles: dict[JobId, Profile] = {}
     nodes = tuple({_shape(node): node for node in snapshot.nodes}.values()) if works else ()
     for alike in works.values():
-        open_question = not any(job.id in knowledge.by_use and knowledge.by_use[job.id].matrices for job in alike)
-        profiles |= _of_work(nodes, alike, decided, state, longest if open_question else 0.0)
+        told = any(job.id in knowledge.by_use and knowledge.by_use[job.id].matrices for job in alike)
+        profiles |= _of_work(nodes, alike, decided, state, None if told else longest)
     return {job: _with_memory(profile, knowledge.by_use.get(job)) for job, profile in profiles.items()}
 
 
@@ -83,12 +83,15 @@ def _work(job: Job) -> _Work | None:
 
 
 def _of_work(
-    nodes: Sequence[Node], jobs: Sequence[Job], decided: Collection[JobId], state: SchedulerState, longest: float
+    nodes: Sequence[Node], jobs: Sequence[Job], decided: Collection[JobId], state: SchedulerState, longest: float | None
 ) -> dict[JobId, Profile]:
+    """Returns the profiles of one work; without `longest` only what probes have measured."""
     types, rates = _types(nodes, jobs[0]), _rates(jobs, state)
     profiles = dict[JobId, Profile]()
     if any(len(of_type) > 1 for of_type in rates.values()):
         profiles = dict.fromkeys((job.id for job in jobs), _measured(rates))
+    if longest is None:
+        return profiles
     runs_one = False
     for job in jobs:
         unusual = {on.gpu_type: cpus for on in _allocations(job, state) if (cpus := _unusual(on, types)) is not None}

@@ -163,6 +163,16 @@ def test_accounting_that_tells_of_cpus_ends_probes() -> None:
     assert probed(tasks(1, 4), SchedulerState(use=dict.fromkeys("1234", told))) == {}
 
 
+def test_a_job_that_runs_with_what_accounting_tells_of_is_no_probe() -> None:
+    told = MeasuredUse("name", 3, 9.0, (CpuNeed("v100", 6.0, spares=False),))
+    runs = replace(tasks(1, 1, hint=RESTARTS)[0], state=JobState.RUNNING, allocations=(share(cpus=6),), start_time=0.0)
+    state = SchedulerState(use=dict.fromkeys("1234", told))
+    result = decided([runs, *tasks(2, 3, hint=RESTARTS)], state)
+    assert cpus_given(result)["1"] == 6
+    assert "probe" not in explain(result, "1").facts["speed"]
+    assert "accounting: 3 earlier runs" in explain(result, "1").facts["speed"]
+
+
 def test_earlier_runs_tell_that_a_job_with_a_long_limit_is_short() -> None:
     short = ExpectedLength(600.0, 600.0, 300.0, 900.0, 990.0, "name", 5)
     assert probed(tasks(1, 4, time_limit=86400), SchedulerState(lengths={"1": short})) == {"1": 6.0}
