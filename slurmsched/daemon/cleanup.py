@@ -66,7 +66,8 @@ def stray_release_plan(snapshot: Snapshot, state: SchedulerState, managed: Colle
         needed_in = Mode.PRIORITIZE if operation.verb is Verb.PRIORITIZE else Mode.ENFORCE
         return mode is needed_in and operation.subject in kept
 
-    return Plan(tuple(operation for operation in release_plan(snapshot, state).operations if not stays(operation)))
+    placed = kept if mode is Mode.ENFORCE else ()
+    return Plan(tuple(op for op in release_plan(snapshot, state, placed).operations if not stays(op)))
 
 
 _POLL_INTERVAL: Final = 5.0

@@ -13,14 +13,14 @@ from typing import Final, Protocol
 
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.log import NO_LOG, DaemonLog
-from slurmsched.model import ClusterOverview, Explanation, JobId, Request, Snapshot, SynschedError
+from slurmsched.model import ClusterOverview, Explanation, Job, JobId, Request, Snapshot, SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.fragmentation import with_fragments
 from slurmsched.rounds.partitions import jobs_left_to_slurm
 from slurmsched.rounds.round import RoundResult
 from slurmsched.rounds.scope import partition_totals, unmanaged_reason
-from slurmsched.rounds.set_aside import changed_jobs, decide_without_culprits, job_fingerprint, set_aside_jobs
+from slurmsched.rounds.set_aside import JobFingerprints, changed_jobs, decide_without_culprits, set_aside_jobs
 from slurmsched.settings.definition import Settings
 from slurmsched.store.errors import StoreError
 from slurmsched.store.jobs import unstorable_jobs
@@ -70,7 +70,7 @@ _MAX_SECONDS: Final = 30.0
 """Most further decisions of a round that failed, and most seconds for them; then all suspects stay out."""
 
 
-def still_failing_jobs(snapshot: Snapshot, store: Store) -> dict[JobId, str]:
+def still_failing_jobs(snapshot: Snapshot, store: Store, prints: JobFingerprints) -> dict[JobId, str]:
     """Jobs that made deciding fail recently and have not changed, with the reason. Raises StoreError."""
     marks = store.set_aside.fingerprints()
     return {
@@ -78,7 +78,7 @@ def still_failing_jobs(snapshot: Snapshot, store: Store) -> dict[JobId, str]:
         for job in snapshot.jobs
         if job.id in marks
         and snapshot.time - marks[job.id].tried < _RETRY_AFTER
-        and _fingerprint(snapshot, job.id) == marks[job.id].fingerprint
+        and _fingerprint(job, prints) == marks[job.id].fingerprint
     }
 
 
@@ -125,7 +125,13 @@ class DecideRound(Protocol):
 
 
 def decide_isolated(
-    snapshot: Snapshot, decide: DecideRound, store: Store, clock: Clock, log: Callable[[str], None]
+    snapshot: Snapshot,
+    decide: DecideRound,
+    store: Store,
+    clock: Clock,
+    log: Callable[[str], None],
+    *,
+    prints: JobFingerprints,
 ) -> IsolatedDecision:
     """Decide; if that fails, decide again without the jobs that make it fail.
 
@@ -138,7 +144,7 @@ def decide_isolated(
     except Exception as error:  # any error, even a lack of memory, may be caused by one job
         why = _failure_reason(error)
         log(f"deciding failed: {format_trace(error)}")
-        result, excluded = _decide_without_failing(snapshot, decide, store, clock, error)
+        result, excluded = _decide_without_failing(snapshot, decide, store, clock, error, prints=prints)
         log(f"decided without {pluralise(len(excluded), 'job')} that made it fail: {', '.join(sorted(excluded)[:10])}")
     reasons = dict.fromkeys(excluded, why)
     explanations, unexplained = _explain_all(result)
@@ -147,16 +153,17 @@ def decide_isolated(
         result = decide(set_aside_jobs(snapshot, reasons))
         explanations, unexplained = _explain_all(result)
         explanations |= {job: Explanation(job, f"job {job}: {reason}") for job, reason in unexplained.items()}
-    marks = {job: JobFingerprint(_fingerprint(snapshot, job), snapshot.time, reason) for job, reason in reasons.items()}
-    fingerprints = {job.id: _fingerprint(snapshot, job.id) for job in snapshot.jobs if job.id not in marks}
+    fingerprints = {job.id: _fingerprint(job, prints) for job in snapshot.jobs}
+    prints.keep(fingerprints)
+    marks = {job: JobFingerprint(fingerprints.pop(job), snapshot.time, reason) for job, reason in reasons.items()}
     store.set_aside.record_decided(fingerprints, snapshot.time)
     return IsolatedDecision(result, explanations, marks)
 
 
 def _decide_without_failing(
-    snapshot: Snapshot, decide: DecideRound, store: Store, clock: Clock, first: Exception
+    snapshot: Snapshot, decide: DecideRound, store: Store, clock: Clock, first: Exception, *, prints: JobFingerprints
 ) -> tuple[RoundResult, frozenset[JobId]]:
-    fingerprints = {job.id: _fingerprint(snapshot, job.id) for job in snapshot.jobs}
+    fingerprints = {job.id: _fingerprint(job, prints) for job in snapshot.jobs}
     suspects = changed_jobs(fingerprints, store.set_aside.last_decided_fingerprints())
     budget, end = iter(range(_TRIES)), clock.monotonic() + _MAX_SECONDS
 
@@ -193,9 +200,9 @@ def _explain_all(result: RoundResult) -> tuple[dict[JobId, Explanation], dict[Jo
     return explanations, failed
 
 
-def _fingerprint(snapshot: Snapshot, job: JobId) -> str:
+def _fingerprint(job: Job, prints: JobFingerprints) -> str:
     try:
-        return job_fingerprint(snapshot.jobs_by_id[job])
+        return prints.of(job)
     except Exception as error:  # the error stands for the job: the same error counts as unchanged
         return describe_error(error)
 

@@ -56,7 +56,7 @@ from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds.device_mismatch import device_mismatches
 from slurmsched.rounds.refusals import refused_starts
 from slurmsched.rounds.round import RoundResult, paused_collector, run_round
-from slurmsched.rounds.set_aside import set_aside_jobs
+from slurmsched.rounds.set_aside import JobFingerprints, set_aside_jobs
 from slurmsched.settings.definition import Mode, Settings
 from slurmsched.store.errors import StoreError
 from slurmsched.store.finished_runs import pauses
@@ -88,12 +88,13 @@ class TimedPolicy:
 @dataclass(frozen=True, slots=True)
 class SchedulerContext:
     """What rounds need: the settings in force, the backend of the cluster, and the knowledge about jobs; what packs the
-    recording of each round, and how long rounds take to end."""
+    recording of each round, the fingerprints of jobs, and how long rounds take to end."""
 
     settings: Settings
     backend: Backend
     knowledge: Knowledge
     packer: RecordingPacker = field(default_factory=RecordingPacker)
+    fingerprints: JobFingerprints = field(default_factory=JobFingerprints)
     end: RoundEnd = field(default_factory=RoundEnd)
 
 
@@ -281,7 +282,7 @@ class _Round:
         managed, failing = managed_jobs(polled, settings)
         read = set_aside_jobs(polled, failing)
         failing |= record_poll_isolated(self.store, self.id, read, managed, log=self.log)
-        failing |= still_failing_jobs(polled, self.store)
+        failing |= still_failing_jobs(polled, self.store, self.context.fingerprints)
         snapshot = set_aside_jobs(polled, failing)
         managed -= failing.keys()
         self._ingest(snapshot, managed)
@@ -334,7 +335,8 @@ class _Round:
                 starts_only=self.starts_only,
             )
 
-        return decide_isolated(seen.snapshot, decide, self.store, self.clock, self.log.once), timed.seconds
+        prints, log = self.context.fingerprints, self.log.once
+        return decide_isolated(seen.snapshot, decide, self.store, self.clock, log, prints=prints), timed.seconds
 
     def _record(self, seen: _Observation, decided: IsolatedDecision) -> None:
         storage, result = self.context.settings.storage, decided.result

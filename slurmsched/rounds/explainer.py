@@ -211,13 +211,15 @@ def _request_text(job: Job) -> str:
 def _accounted_text(job: Job, given: tuple[NodeAllocation, ...]) -> str:
     """What Slurm's accounts, and with them fair share and what is billed, count instead of what was asked; empty if
     it is the same."""
-    request, has = job.original_request, sum((allocation.resources for allocation in given), Resources())
+    request = job.original_request
+    if not given or request.exclusive:
+        return ""
+    has = sum((allocation.resources for allocation in given), Resources())
     each = request.memory_per_gpu * request.gpus or request.memory_per_cpu * request.cpus
-    whole = request.whole_memory or request.exclusive
-    asked = Resources(has.gpus, request.cpus, 0 if whole else each or request.memory * len(given))
+    asked = Resources(has.gpus, request.cpus, 0 if request.whole_memory else each or request.memory * len(given))
     if not asked.memory or request.memory_unscheduled:
         asked = replace(asked, memory=has.memory)
-    if not given or request.exclusive or has == asked:
+    if has == asked:
         return ""
     amounts = [
         f"{pluralise(has.cpus, 'CPU')} instead of {pluralise(asked.cpus, 'CPU')}" if has.cpus != asked.cpus else "",

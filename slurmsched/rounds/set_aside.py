@@ -111,6 +111,26 @@ def job_fingerprint(job: Job) -> str:
     return blake2b(repr(key).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
+class JobFingerprints:
+    """Fingerprints of jobs, kept from round to round: of a job of which nothing but the run time has changed it is the
+    same."""
+
+    def __init__(self) -> None:
+        self._known: dict[JobId, tuple[Job, str]] = {}
+
+    def of(self, job: Job) -> str:
+        """Return its fingerprint."""
+        known = self._known.get(job.id)
+        if known is None or known[0].differs_but_in_run_time(job):
+            known = self._known[job.id] = job, job_fingerprint(job)
+        return known[1]
+
+    def keep(self, jobs: Collection[JobId]) -> None:
+        """Forget all jobs but these."""
+        if len(jobs) < len(self._known):
+            self._known = {job: known for job, known in self._known.items() if job in jobs}
+
+
 def changed_jobs(fingerprints: Mapping[JobId, str], before: Mapping[JobId, str]) -> tuple[JobId, ...]:
     """The jobs that are new or changed, the new ones last."""
     changed = (job for job, fingerprint in fingerprints.items() if before.get(job) != fingerprint)

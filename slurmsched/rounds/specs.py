@@ -3,12 +3,13 @@ changed requests are ours, and the plan that gives all jobs back to Slurm."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from slurmsched.model import (
     Hold,
     Job,
+    JobId,
     JobSpec,
     JobState,
     Node,
@@ -150,8 +151,9 @@ def held_by_owner(job: Job) -> bool:
 _RELEASE_REASON = Reason(ReasonCode.GIVE_BACK)
 
 
-def release_plan(snapshot: Snapshot, state: SchedulerState) -> Plan:
+def release_plan(snapshot: Snapshot, state: SchedulerState, placed: Container[JobId] = ()) -> Plan:
     """Restore original requests and nice and release our holds: for `synsched release`, the watchdog, uninstalling.
+    The jobs in `placed` keep the request and the hold that they have.
 
     Only pending jobs can be changed. A hold by the owner or an administrator stays. A job whose record cannot be read
     is released by its id alone, whatever its request is: a pinned job is better than a held one.
@@ -161,7 +163,7 @@ def release_plan(snapshot: Snapshot, state: SchedulerState) -> Plan:
     return Plan(
         (
             *(operation for job in waiting for operation in _restore_nice(job, state)),
-            *(operation for job in waiting for operation in restore_placement(job, state)),
+            *(operation for job in waiting if job.id not in placed for operation in restore_placement(job, state)),
             *map(release_by_id, dict.fromkeys((*state.held_aside, *hooked))),
         )
     )

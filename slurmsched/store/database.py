@@ -30,6 +30,11 @@ class _Row(dict[str, Any]):
         )
 
 
+def as_row(columns: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """The row with these values."""
+    return _Row(zip(columns, values, strict=True))
+
+
 class InsecureFolderError(StoreError):
     """Other users could replace the files in the folder."""
 
@@ -196,10 +201,14 @@ class Database:
 
     def rows(self, query: str, parameters: Parameters = ()) -> list[dict[str, Any]]:
         """The result of a query, one dict per row; SQLite types each value by itself, hence `Any`."""
+        columns, found = self.values(query, parameters)
+        return [as_row(columns, values) for values in found]
+
+    def values(self, query: str, parameters: Parameters = ()) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        """The columns of the result of a query, and the values of each row, of which `as_row` makes a dict."""
         with translate_sqlite_errors(self.path):
             found = self._database.conn.execute(query, parameters)
-            columns = [column for column, *_ in found.description or ()]
-            return [_Row(zip(columns, row, strict=True)) for row in found]
+            return [column for column, *_ in found.description or ()], found.fetchall()
 
     def rows_of_jobs(self, query: str, jobs: Iterable[str], parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """The result for these jobs only: `{jobs}` in the query, before all parameters, stands for their ids."""

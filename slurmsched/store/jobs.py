@@ -29,20 +29,34 @@ from slurmsched.model import (
 )
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.specs import equivalent, held_by_owner, held_by_us, spec_of
-from slurmsched.store.database import Database
+from slurmsched.store.database import Database, as_row
 from slurmsched.store.journal import JobEvent, JobEventKind
 from slurmsched.store.rows import DatabaseRow, boolean, integer, number, optional_number, text
 
+_RowsAsRead = dict[int, tuple[tuple[Any, ...], dict[str, Any]]]
+"""Rows by their number in the table, with the values that were read of each."""
 
-def repaired_rows(database: Database, condition: str, parameters: Sequence[Any], at: float) -> list[dict[str, Any]]:
+
+def repaired_rows(
+    database: Database, condition: str, parameters: Sequence[Any], at: float, known: _RowsAsRead
+) -> list[dict[str, Any]]:
     """The rows of `jobs` that meet `condition`, with invalid values replaced, in the database too.
 
     An invalid value becomes the one that does the least harm: marks count as set, so that our changes are given back; a
     time becomes `at`; a lost original request becomes the current one in Slurm. A row without a job id is skipped. All
-    of these are added to `database.unreadable_rows`. Raises StoreError.
+    of these are added to `database.unreadable_rows`. A valid row with the same values as in `known` is the same object,
+    and not checked again; `known` then holds the valid rows of this query. Raises StoreError.
     """
-    rows = []
-    for row in database.rows(f"SELECT {_READ} FROM jobs WHERE {condition}", parameters):  # noqa: S608 our own words
+    rows, before = list[dict[str, Any]](), known.copy()
+    known.clear()
+    columns, found = database.values(f"SELECT {', '.join(_READ)} FROM jobs WHERE {condition}", parameters)  # noqa: S608 our own words
+    for values in found:
+        if (last := before.get(values[0])) is not None and last[0] == values:
+            last[1]["last_seen"] = values[_LAST_SEEN]
+            known[values[0]] = last
+            rows.append(last[1])
+            continue
+        row = as_row(columns, values)
         row_id = row.pop("row")
         invalid = dict(_invalid_values(row))
         if "id" in invalid:
@@ -54,6 +68,8 @@ def repaired_rows(database: Database, condition: str, parameters: Sequence[Any],
             database.write(f"UPDATE jobs SET {names} WHERE rowid = :row", {**changes, "row": row_id})  # noqa: S608 our own columns
             database.unreadable_rows.add("jobs", row["id"], next(iter(invalid.values())))
             row.update(changes)
+        else:
+            known[row_id] = values, row
         rows.append(row)
     return rows
 
@@ -80,11 +96,11 @@ def _state(row: DatabaseRow, column: str) -> JobState:
 
 
 def _request(row: DatabaseRow, column: str) -> Request:
-    return _decoded_request(text(row, column))
+    return decoded_request(text(row, column))
 
 
 @lru_cache(maxsize=4096)
-def _decoded_request(stored: str) -> Request:
+def decoded_request(stored: str) -> Request:
     """The stored request; thousands of jobs have the same. Raises EncodingError."""
     return decode(Request, stored)
 
@@ -103,7 +119,8 @@ _COLUMN_CHECKS: Final[dict[str, Callable[[DatabaseRow, str], object]]] = {
     "boosted": boolean,
     "submitted": optional_number,
 }
-_READ: Final = ", ".join(("rowid AS row", *_COLUMN_CHECKS, "summary", "script", "folder"))
+_READ: Final = ("rowid AS row", *_COLUMN_CHECKS, "summary", "script", "folder")
+_LAST_SEEN: Final = _READ.index("last_seen")
 _TIME_COLUMNS: Final = ("first_seen", "last_seen")
 _SAFE_VALUES: Final[dict[str, object]] = {
     "owner": "",
@@ -262,7 +279,7 @@ def _known_rows(
     now = snapshot.jobs_by_id
     known = {row["id"]: row for row in kept.unfinished(database, snapshot.time)}
     others = json.dumps([job for job in now if job not in known])
-    for row in repaired_rows(database, "id IN (SELECT value FROM json_each(?))", (others,), snapshot.time):
+    for row in repaired_rows(database, "id IN (SELECT value FROM json_each(?))", (others,), snapshot.time, {}):
         if row["id"] in managed or row["held_by_us"] or row["reshaped"] or row["boosted"]:
             known[row["id"]] = row
     reused = [job for job, row in known.items() if job in now and _is_of_older_job(row, now[job])]
@@ -281,7 +298,7 @@ def _is_of_older_job(row: Mapping[str, Any], job: Job) -> bool:
 
 
 def _matches_original(job: Job, row: Mapping[str, Any]) -> bool:
-    return bool(row["reshaped"]) and equivalent(spec_of(decode(Request, row["original"])), spec_of(job.current_request))
+    return bool(row["reshaped"]) and equivalent(spec_of(decoded_request(row["original"])), spec_of(job.current_request))
 
 
 def _told_by_the_last_poll(known: Mapping[JobId, dict[str, Any]], polled: float | None, now: float) -> set[JobId]:
@@ -367,10 +384,6 @@ def _is_up_to_date(row: Mapping[str, Any], columns: Mapping[str, Any]) -> bool:
     )
 
 
-def _unfinished_rows(database: Database, at: float) -> list[dict[str, Any]]:
-    return repaired_rows(database, "state != 'finished'", (), at)
-
-
 class JobRows:
     """The rows of jobs as they are read and written, kept from poll to poll: what is stored of those of which nothing
     but the run time has changed; and the unfinished ones, where they were read while Slurm answered the poll."""
@@ -380,19 +393,23 @@ class JobRows:
         """The rows that the last poll left as they were."""
         self._polled: dict[JobId, tuple[Job, bool]] = {}
         """Jobs as they were last compared with their rows, and whether their arrays were under our hold as a whole."""
+        self._read: _RowsAsRead = {}
         self._ahead: tuple[tuple[int, int], list[dict[str, Any]]] | None = None
         self._has_polled = False
 
     def read_ahead(self, database: Database, at: float) -> None:
         """Read the unfinished rows for the poll that comes next."""
-        self._ahead = database.changes, _unfinished_rows(database, at)
+        self._ahead = database.changes, self._unfinished(database, at)
 
     def unfinished(self, database: Database, at: float) -> list[dict[str, Any]]:
         """The unfinished rows: those read ahead, once, if nobody has written since."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == database.changes:
             return ahead[1]
-        return _unfinished_rows(database, at)
+        return self._unfinished(database, at)
+
+    def _unfinished(self, database: Database, at: float) -> list[dict[str, Any]]:
+        return repaired_rows(database, "state != 'finished'", (), at, self._read)
 
     def last_poll(self, database: Database, known: Iterable[Mapping[str, Any]]) -> float | None:
         """When the last poll was; None where only the rows tell: an older release, which ran since, writes them at each
@@ -417,7 +434,7 @@ class JobRows:
             for job in jobs
             if (last := self._polled.get(job.id)) is not None
             and (row := self.unchanged.get(job.id)) is not None
-            and _LASTING(row) == _LASTING(rows[job.id])
+            and (row is (read := rows[job.id]) or _LASTING(row) == _LASTING(read))
             and last[1] == (job.array_job in arrays)
             and job.hold is not Hold.REQUEUED
             and not last[0].differs_but_in_run_time(job)
@@ -431,16 +448,12 @@ class JobRows:
         self._polled |= {job.id: (job, job.array_job in arrays) for job in jobs}
 
 
-@lru_cache(maxsize=4096)
-def _encoded_request(request: Request) -> str:
-    """The request as it is stored; thousands of jobs have the same."""
-    return encode(request)
+_encoded_request: Final[Callable[[Request], str]] = lru_cache(maxsize=4096)(encode)
+"""The request as it is stored; thousands of jobs have the same."""
 
 
-@lru_cache(maxsize=4096)
-def _plain_hints(hints: Hints) -> object:
-    """The hints as they are stored; thousands of jobs have the same."""
-    return to_plain(hints)
+_plain_hints: Final[Callable[[Hints], object]] = lru_cache(maxsize=4096)(to_plain)
+"""The hints as they are stored; thousands of jobs have the same."""
 
 
 def _summary(job: Job) -> dict[str, object]:

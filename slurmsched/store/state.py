@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from slurmsched.knowledge.knowledge import OUT_OF_MEMORY_SECONDS
@@ -22,7 +21,6 @@ from slurmsched.model import (
     SchedulerState,
     Snapshot,
     Target,
-    decode,
     encode,
     encode_with,
 )
@@ -31,7 +29,7 @@ from slurmsched.rounds.refusals import RefusedStart, with_refusals
 from slurmsched.rounds.specs import with_original_requests
 from slurmsched.store.database import Database
 from slurmsched.store.finished_runs import FinishedRuns
-from slurmsched.store.jobs import JobRows, update_jobs
+from slurmsched.store.jobs import JobRows, decoded_request, update_jobs
 from slurmsched.store.journal import (
     ActivityCounts,
     JobEvent,
@@ -119,6 +117,8 @@ class StateStore:
         """Those of the snapshots that are recorded."""
         self._finished_runs = finished_runs or FinishedRuns(database)
         self._rows = JobRows()
+        self._stored: Mapping[JobId, tuple[DatabaseRow, _StoredJob]] = {}
+        """What the rows say that the last poll left as they were."""
         self._polled: Snapshot | None = None
         """The snapshot that was recorded last, if that went well: it tells which rows are as they were read."""
         self._decisions = _Decisions()
@@ -138,11 +138,13 @@ class StateStore:
         database = self._database
         known = self._rows.unchanged if self._polled is snapshot else {}
         others = snapshot.jobs_by_id.keys() - known.keys()
-        unchanged = (row for job, row in known.items() if job in snapshot.jobs_by_id)
+        as_before = {job: stored for job, (row, stored) in self._stored.items() if known.get(job) is row}
+        unchanged = (row for job, row in known.items() if job in snapshot.jobs_by_id and job not in as_before)
         stored_jobs = database.unreadable_rows.parse_each(
             "jobs", "id", _stored_job, [*unchanged, *database.rows_of_jobs(_SELECT_JOBS, others)]
         )
-        rows = {row.job: row for row in stored_jobs}
+        rows = as_before | {row.job: row for row in stored_jobs}
+        self._stored = {job: (known[job], row) for job, row in rows.items() if job in known}
         attained, measurements = AttainedService(database), Measurements(database)
         reports, families = measurements.last_reports(rows), {job.family for job in snapshot.jobs} - {""}
         by_type = attained.gpu_seconds_by_type(snapshot.jobs_by_id)
@@ -357,7 +359,7 @@ class _StoredJob:
 def _stored_job(row: DatabaseRow) -> _StoredJob:
     return _StoredJob(
         job=text(row, "id"),
-        original=_request(text(row, "original")) if boolean(row, "reshaped") else None,
+        original=decoded_request(text(row, "original")) if boolean(row, "reshaped") else None,
         nice=integer(row, "original_nice") if boolean(row, "boosted") else None,
         held=boolean(row, "held_by_us"),
         submitted=optional_number(row, "submitted"),
@@ -378,13 +380,7 @@ def _refused_start(row: DatabaseRow) -> RefusedStart:
 
 
 def _request_count(row: DatabaseRow) -> tuple[Request, int]:
-    return _request(text(row, "original")), integer(row, "times")
-
-
-@lru_cache(maxsize=4096)
-def _request(stored: str) -> Request:
-    """The decoded request, cached: the same few come every round."""
-    return decode(Request, stored)
+    return decoded_request(text(row, "original")), integer(row, "times")
 
 
 _SELECT_JOBS: Final = (

@@ -16,10 +16,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import blake2b
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import Final, TypeVar
 
@@ -138,6 +139,8 @@ MOST_NAMED: Final = 1_000
 """Jobs that a query names at most, of which each makes slurmctld list all jobs; for more jobs the table is read."""
 _MOST_ALONE: Final = 32
 """Arrays of which each is queried by itself at most: each is a request to slurmctld."""
+_AT_ONCE: Final = 2
+"""Queries of arrays at a time: most of each is to start squeue and to wait for slurmctld."""
 _JOBS_PER_QUERY: Final = 300
 """Jobs that take as long to list as an array of one record by itself, 17 ms; each further record of an array takes as
 long as two jobs. A query that names two jobs lists all: 1.3 s of 22,000 (24.11)."""
@@ -359,8 +362,10 @@ def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict
     array_tasks: dict[str, list[str]] = {}
     hidden: dict[str, str] = {}
     alone = commands.rate_limit is None and _quicker_alone(arrays, table)
-    for named in _batched(arrays, 1 if alone else _BATCH_SIZE):
-        for number, array, task in _query_tasks(commands, named):
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as beside:
+        batches = _batched(arrays, 1 if alone else _BATCH_SIZE)
+        answers = beside.map(lambda named: [*_query_tasks(commands, named)], batches)
+        for number, array, task in chain.from_iterable(answers):
             if number in table and number == array:
                 array_tasks.setdefault(number, []).append(task)
             elif number not in table:

@@ -212,6 +212,28 @@ def test_rows_that_are_read_ahead_count_unless_somebody_has_written_since(tmp_pa
         assert ("7" in store.state.load_state(seen, "synergy").held) is (by != "nobody")
 
 
+@pytest.mark.parametrize("by", ["this process", "another process"])
+def test_what_is_written_between_polls_of_a_job_that_has_not_changed_is_read(tmp_path: Path, by: str) -> None:
+    held = "UPDATE jobs SET held_by_us = 1, boosted = 1, original_nice = 5, script = 's', folder = '/f' WHERE id = '7'"
+    with closing(Store.open(tmp_path / "synsched.db", 1.0)) as store:
+        both = job(7, hold=Hold.ADMIN, nice=9), job(8, hold=Hold.ADMIN, nice=9)
+        for at in (1000.0, 1010.0, 1020.0):
+            store.state.read_ahead(at)
+            assert store.state.load_state(sighted(store, *both, at=at), "synergy").held == frozenset()
+        if by == "this process":
+            store.database.write(held)
+        else:
+            with closing(sqlite3.connect(tmp_path / "synsched.db")) as other, other:
+                other.execute(held)
+        for at in (1030.0, 1040.0, 1050.0):
+            store.state.read_ahead(at)
+            state = store.state.load_state(sighted(store, *both, at=at), "synergy")
+            assert (state.held, state.nices) == ({"7"}, {"7": 5})
+        store.database.write("UPDATE jobs SET held_by_us = 0, original_nice = 'damaged' WHERE id = '7'")
+        state = store.state.load_state(sighted(store, *both, at=1060.0), "synergy")
+        assert (state.held, state.nices) == (frozenset(), {"7": 0}), "and repaired, where it cannot be read"
+
+
 def test_the_overview_and_the_recording_come_back(store: Store) -> None:
     number, result = remembered(store, job(7, gpus=8, hint="model=bert"))
     (row,) = store.database.rows("SELECT overview, snapshot FROM rounds WHERE id = ?", (number,))
