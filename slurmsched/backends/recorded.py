@@ -72,7 +72,7 @@ class RecordingPacker:
     is a node that has not changed."""
 
     def __init__(self) -> None:
-        self._known: dict[JobId, tuple[Job, str, str]] = {}
+        self._known: dict[JobId, _PackedJob] = {}
         self._nodes = ListEncoder()
 
     def pack(self, snapshot: Snapshot, state: SchedulerState) -> bytes:
@@ -87,20 +87,35 @@ class RecordingPacker:
         return zlib.compress("".join(texts).encode(), _LEVEL)
 
     def _encode_jobs(self, snapshot: Snapshot) -> str:
-        jobs = dict[JobId, tuple[Job, str, str]]()
-        texts = []
+        last, self._known = self._known, {}
         for job in snapshot.jobs:
-            last = self._known.get(job.id)
-            if last is None or last[0].differs_but_in_run_time(job):
-                before, _, rest = encode(job).partition(_RUN_TIME)  # inside a text a quote has a backslash before it
-                last = job, before, rest.partition(",")[2]
-            jobs[job.id] = last
-            texts.append(f"{last[1]}{_RUN_TIME}{json.dumps(job.run_time)},{last[2]}")
-        self._known = jobs
-        return f"[{','.join(texts)}]"
+            self._known[job.id] = _packed(job, last.get(job.id))
+        return f"[{','.join([packed.text for packed in self._known.values()])}]"
 
 
 _RUN_TIME: Final = '"run_time":'
+
+
+@dataclass(frozen=True, slots=True)
+class _PackedJob:
+    """The text of a job, and what of it stands around its run time."""
+
+    job: Job
+    before: str
+    after: str
+    text: str
+
+
+def _packed(job: Job, last: _PackedJob | None) -> _PackedJob:
+    """The job's text, made of the last one where nothing but the run time has changed."""
+    if last is not None and last.job is job:
+        return last
+    if last is None or last.job.differs_but_in_run_time(job):
+        text = encode(job)
+        before, _, rest = text.partition(_RUN_TIME)  # inside a text a quote has a backslash before it
+        return _PackedJob(job, before, rest.partition(",")[2], text)
+    text = f"{last.before}{_RUN_TIME}{json.dumps(job.run_time)},{last.after}"
+    return _PackedJob(job, last.before, last.after, text)
 
 
 def unpack_recording(data: bytes) -> Recording:
