@@ -274,10 +274,10 @@ class _Round:
         return seen, (*advanced, *repaired.outcomes)
 
     def _poll(self) -> _Observation:
-        settings = self.context.settings
+        settings, now = self.context.settings, self.clock.now()
         with ThreadPoolExecutor(max_workers=1) as beside:
             observed = beside.submit(self.context.backend.observe)
-            self.store.state.read_ahead(self.clock.now())
+            self.store.state.read_ahead(now)
             polled = observed.result()
         managed, failing = managed_jobs(polled, settings)
         read = set_aside_jobs(polled, failing)

@@ -14,6 +14,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
+from threading import get_ident
 from time import process_time
 from typing import Final, TypeVar
 
@@ -121,15 +122,17 @@ class SoakTime:
     counting: bool = False
     _happenings: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _turns: count[int] = field(default_factory=count)
+    _thread: int = field(default_factory=get_ident)
 
     def at(self, time: float, happens: Callable[[], None]) -> None:
         """Have this happen at a time of the true clock, or at once if it has passed."""
         heappush(self._happenings, (time, next(self._turns), happens))
 
     def sleep(self, seconds: float) -> None:
-        """Let so many seconds pass, with what happens in them."""
+        """Let so many seconds pass, with what happens in them; where another thread sleeps, as in a poll, that happens
+        when this one sleeps next, to which the database belongs."""
         end = self.clock.now() + max(seconds, 0.0)
-        while self._happenings and self._happenings[0][0] <= end:
+        while get_ident() == self._thread and self._happenings and self._happenings[0][0] <= end:
             at, _, happens = heappop(self._happenings)
             self.clock.advance_to(max(at, self.clock.now()))
             happens()

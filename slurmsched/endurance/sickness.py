@@ -61,10 +61,11 @@ class DatabaseSickness:
             self._tell(_SYMPTOMS[kind][1])
 
     def _tell(self, *pragmas: str) -> None:
+        """Set these on the connection: outside of transactions, which would wait for whoever locks the database."""
         for pragma in filter(None, pragmas):
             with suppress(StoreError):
                 if self._store is not None:
-                    self._store.database.write(pragma)
+                    self._store.database.rows(pragma)
 
     def _lock(self) -> None:
         """Another process writes for a long time."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
+from threading import Thread, get_ident
 
 import pytest
 
+from slurmsched.backends.simulated import VirtualClock
 from slurmsched.daemon import loop
-from slurmsched.endurance.faults import SoakFault
+from slurmsched.endurance.faults import SoakFault, SoakTime
+from slurmsched.endurance.sickness import DatabaseSickness
 from slurmsched.endurance.soak import MEASURES, SoakOptions, SoakResult, run_soak
 from slurmsched.model import Outcome
 from slurmsched.report.soak import soak_page, soak_plots
+from slurmsched.store.errors import StoreError
 from slurmsched.store.finished_runs import AccountingCursor
 from slurmsched.store.journal import Journal, JournalEntry
+from slurmsched.store.store import Store
 
 SHORT = SoakOptions(days=0.5, keep_days=1, seed=17)
 """With a clock that is ahead by two hours for a while, and set back."""
@@ -72,3 +78,27 @@ def test_holds_that_a_stopping_daemon_keeps_are_found(tmp_path: Path, monkeypatc
     assert found.audit.holds > 0
     assert found.audit.lost >= found.audit.holds
     assert any(problem.startswith("waiting jobs that are still held") for problem in found.problems)
+
+
+def test_what_is_due_while_another_thread_sleeps_happens_in_the_thread_that_has_the_database() -> None:
+    soak_time, happened = SoakTime(VirtualClock(0.0)), list[int]()
+    soak_time.at(5.0, lambda: happened.append(get_ident()))
+    polls = Thread(target=soak_time.sleep, args=(10.0,))
+    polls.start()
+    polls.join()
+    assert (happened, soak_time.clock.now()) == ([], 10.0)
+    soak_time.sleep(1.0)
+    assert (happened, soak_time.clock.now()) == ([get_ident()], 11.0)
+
+
+def test_a_process_that_opens_a_locked_database_has_the_faults_and_waits_no_seconds_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "synsched.db"
+    with closing(Store.open(path, 0.0)) as store:
+        sickness = DatabaseSickness(path)
+        sickness.begin(SoakFault.LOCKED)
+        sickness.treat(store)
+        sickness.begin(SoakFault.READ_ONLY)
+        set_to = [[*store.database.rows(f"PRAGMA {name}")[0].values()] for name in ("busy_timeout", "query_only")]
+        assert set_to == [[2], [1]]
+        with pytest.raises(StoreError):
+            store.database.write("DELETE FROM jobs")
