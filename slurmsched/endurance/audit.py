@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Final
 
 from slurmsched.backends.simulated import VirtualCluster
-from slurmsched.endurance.faults import Executed
+from slurmsched.endurance.faults import FaultyBackend
 from slurmsched.endurance.jobs import SoakJobs
 from slurmsched.model import Hold
 from slurmsched.store.store import Store
@@ -17,6 +16,10 @@ _DAY: Final = 86400.0
 _LONGEST: Final = 30 * _DAY
 """Seconds that jobs may take to end under plain Slurm."""
 _LATELY: Final = 7200.0
+_LONGEST_SILENCE: Final = 6 * 3600.0
+"""Seconds that accounting does not answer at most, with the pause after failures: later runs have to be known."""
+_TOLD_LATER: Final = 600.0
+"""Seconds before an answer of which the next one tells again."""
 _PRUNED_EARLY: Final = 0.25
 """Days: a clock that was ahead has deleted history earlier."""
 _REMEMBERED: Final = 1.5
@@ -70,13 +73,13 @@ _SENTENCES: Final = {
 
 
 def audit_end(
-    store: Store, cluster: VirtualCluster, arrivals: SoakJobs, executed: Iterable[Executed], keep_days: int
+    store: Store, cluster: VirtualCluster, arrivals: SoakJobs, backend: FaultyBackend, keep_days: int
 ) -> Audit:
     """Compare what a stopped daemon left with the cluster, then let Slurm alone run the jobs to their end."""
     arrivals.note_ends(cluster.lifecycle.ended)
     since = cluster.now - (keep_days - 1 / 2) * _DAY
     lately = {job for job, at in (*arrivals.open.items(), *arrivals.recent.items()) if at >= since}
-    truth = [one for one in executed if one.subject in lately]
+    truth = [one for one in backend.executed if one.subject in lately]
     done = Counter((one.verb.value, one.subject) for one in truth if one.done)
     asked = Counter((one.verb.value, one.subject) for one in truth)
     rows = store.database.rows(
@@ -98,15 +101,17 @@ def audit_end(
         holds=sum(job.hold is not Hold.NONE for job in pending),
         requests=sum(job.current_request != job.submission.request for job in pending),
         held_rows=len(store.state.held_jobs()),
-        unlearnt=_unlearnt(store, cluster, min(keep_days - _PRUNED_EARLY, _REMEMBERED)),
+        unlearnt=_unlearnt(store, cluster, min(keep_days - _PRUNED_EARLY, _REMEMBERED), backend.accounted),
         lost=_never_ending(cluster, arrivals),
     )
 
 
-def _unlearnt(store: Store, cluster: VirtualCluster, days: float) -> int:
-    """Return how many runs of these days are not known, the last two hours aside: accounting is asked once a round."""
+def _unlearnt(store: Store, cluster: VirtualCluster, days: float, accounted: float) -> int:
+    """Return how many runs of these days are not known, the last two hours aside, as accounting is asked once a round,
+    and what ended since accounting answered last."""
     known = {(row["job"], round(row["ended"])) for row in store.database.rows("SELECT job, ended FROM finished_runs")}
-    since, until = cluster.now - days * _DAY, cluster.now - _LATELY
+    answered = max(accounted - _TOLD_LATER, cluster.now - _LONGEST_SILENCE)
+    since, until = cluster.now - days * _DAY, min(cluster.now - _LATELY, answered)
     ended = {(run.job, round(run.end)) for run in cluster.lifecycle.usage_intervals if since <= run.end <= until}
     return len(ended - known)
 

@@ -185,7 +185,8 @@ _NO_ANSWER: Final = "slurmctld does not answer: wait and try again"
 
 @dataclass(slots=True)
 class FaultyBackend:
-    """The simulated cluster behind a slurmctld that has the faults in `active`. `executed` is what it did, the truth.
+    """The simulated cluster behind a slurmctld that has the faults in `active`. `executed` is what it did, the truth;
+    `accounted` is when accounting answered last, by the true clock.
 
     An operation whose answer is lost was carried out all the same.
     """
@@ -195,6 +196,7 @@ class FaultyBackend:
     random: Random
     active: dict[SoakFault, float] = field(default_factory=dict)
     executed: deque[Executed] = field(default_factory=deque)
+    accounted: float = 0.0
     _polled_at: float | None = None
     _waited: float = 0.0
     name: str = "simulated"
@@ -220,6 +222,7 @@ class FaultyBackend:
         self.time.step()
         if SoakFault.NO_ACCOUNTING in self.active or SoakFault.UNREACHABLE in self.active:
             raise BackendError("accounting does not answer")
+        self.accounted = self.time.clock.now()
         return self._outside(lambda: self.simulated.finished_runs(since, until))
 
     def origins(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobOrigin]:

@@ -199,7 +199,7 @@ class _Soak:
                 self.time.sleep(self.down_for)
                 self.down_for = _RESTART
         with self._store() as store:
-            audit = audit_end(store, self.cluster, self.arrivals, self.backend.executed, self.options.keep_days)
+            audit = audit_end(store, self.cluster, self.arrivals, self.backend, self.options.keep_days)
             rounds = store.database.rows(
                 "SELECT max(id) AS number, sum(error != '' AND mode != 'release') AS failed FROM rounds"
             )[0]
