@@ -98,12 +98,12 @@ _RUN_TIME: Final = '"run_time":'
 
 @dataclass(frozen=True, slots=True)
 class _PackedJob:
-    """The text of a job, and what of it stands around its run time."""
+    """The text of a job, and where in it its run time begins and ends."""
 
     job: Job
-    before: str
-    after: str
     text: str
+    begin: int
+    end: int
 
 
 def _packed(job: Job, last: _PackedJob | None) -> _PackedJob:
@@ -112,10 +112,11 @@ def _packed(job: Job, last: _PackedJob | None) -> _PackedJob:
         return last
     if last is None or last.job.differs_but_in_run_time(job):
         text = encode(job)
-        before, _, rest = text.partition(_RUN_TIME)  # inside a text a quote has a backslash before it
-        return _PackedJob(job, before, rest.partition(",")[2], text)
-    text = f"{last.before}{_RUN_TIME}{json.dumps(job.run_time)},{last.after}"
-    return _PackedJob(job, last.before, last.after, text)
+        begin = text.index(_RUN_TIME) + len(_RUN_TIME)  # inside a text a quote has a backslash before it
+        return _PackedJob(job, text, begin, text.index(",", begin))
+    run_time = json.dumps(job.run_time)
+    text = f"{last.text[: last.begin]}{run_time}{last.text[last.end :]}"
+    return _PackedJob(job, text, last.begin, last.begin + len(run_time))
 
 
 def unpack_recording(data: bytes) -> Recording:

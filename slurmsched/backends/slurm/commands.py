@@ -80,28 +80,15 @@ class ProcessRunner(Protocol):
 
 
 def run_process(argv: Sequence[str], stdin: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
-    """The `ProcessRunner` that runs real processes. Bytes that are not UTF-8 are replaced in its text.
-
-    Standard output goes to a file in memory: with a pipe the command waits, again and again, until this thread has its
-    turn to read, and what other threads do meanwhile takes as long again.
-    """
-    with os.fdopen(os.memfd_create("stdout"), "w+b", buffering=0) as output:
-        try:
-            completed = subprocess.run(
-                list(argv),
-                input=stdin.encode(),
-                stdout=output,
-                stderr=subprocess.PIPE,
-                timeout=timeout,
-                env=dict(env),
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise TimeoutError(f"{argv[0]} took longer than {timeout:g} s") from error
-        output.seek(0)
-        stdout = output.readall()
-    text, errors = (shown.decode(errors="replace") for shown in (stdout, completed.stderr))
-    return CommandResult(completed.returncode, text, errors, stdout)
+    """The `ProcessRunner` that runs real processes. Bytes that are not UTF-8 are replaced in its text."""
+    try:
+        completed = subprocess.run(
+            list(argv), input=stdin.encode(), capture_output=True, timeout=timeout, env=dict(env), check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"{argv[0]} took longer than {timeout:g} s") from error
+    stdout, stderr = (output.decode(errors="replace") for output in (completed.stdout, completed.stderr))
+    return CommandResult(completed.returncode, stdout, stderr, completed.stdout)
 
 
 def command_environment(slurm_conf: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:

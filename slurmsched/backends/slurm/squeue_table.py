@@ -140,7 +140,7 @@ MOST_NAMED: Final = 1_000
 _MOST_ALONE: Final = 32
 """Arrays of which each is queried by itself at most: each is a request to slurmctld."""
 _AT_ONCE: Final = 2
-"""Queries of arrays at a time: most of each is to start squeue and to wait for slurmctld."""
+"""Queries of one array each at a time: most of such a query is to start squeue and to wait for slurmctld."""
 _JOBS_PER_QUERY: Final = 300
 """Jobs that take as long to list as an array of one record by itself, 17 ms; each further record of an array takes as
 long as two jobs. A query that names two jobs lists all: 1.3 s of 22,000 (24.11)."""
@@ -362,7 +362,7 @@ def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict
     array_tasks: dict[str, list[str]] = {}
     hidden: dict[str, str] = {}
     alone = commands.rate_limit is None and _quicker_alone(arrays, table)
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as beside:
+    with ThreadPoolExecutor(max_workers=_AT_ONCE if alone else 1) as beside:
         batches = _batched(arrays, 1 if alone else _BATCH_SIZE)
         answers = beside.map(lambda named: [*_query_tasks(commands, named)], batches)
         for number, array, task in chain.from_iterable(answers):

@@ -131,10 +131,10 @@ def _says() -> None:
 
 
 def _answers() -> Iterable[int]:
-    """The file in memory to which the program answers: a library that writes where it should not."""
+    """The pipe on which the program answers: a library that writes where it should not."""
     for place in range(3, 20):
         try:
-            if stat.S_ISREG(os.fstat(place).st_mode):
+            if stat.S_ISFIFO(os.fstat(place).st_mode):
                 yield place
         except OSError:
             continue
