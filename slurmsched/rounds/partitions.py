@@ -37,21 +37,11 @@ def jobs_left_to_slurm(snapshot: Snapshot, totals: Mapping[str, PartitionTotals]
     """The jobs that are left to Slurm because of one of their partitions, their QOS or a reservation, each with the
     reason. `totals` are those of the partitions."""
     left, by_reservation = dict[JobId, Reason](), _by_their_reservations(snapshot)
-    plain = {names for names in {job.partitions for job in snapshot.jobs} if _is_plain(names, snapshot)}
     for job in snapshot.jobs:
-        if job.partitions in plain and job.id not in by_reservation and job.qos not in (snapshot.preempting_qos or ()):
-            continue
         why = by_reservation.get(job.id) or next(_reasons(job, snapshot.partitions_of(job), snapshot, totals), "")
         if why:
             left[job.id] = Reason(ReasonCode.UNMANAGED, {"why": why})
     return left
-
-
-def _is_plain(names: Sequence[str], snapshot: Snapshot) -> bool:
-    """Whether `_reasons` has none for jobs in these partitions, but for their QOS."""
-    named = [snapshot.partitions_by_name[name] for name in names if name in snapshot.partitions_by_name]
-    limits = (of.preempts or of.sharing or of.max_cpus_per_node is not None for of in named)
-    return snapshot.preempting_qos is not None and len(names) <= 1 and not any(limits)
 
 
 def _reasons(

@@ -78,15 +78,6 @@ class PartitionTotals:
         on_node, in_all = self.gpus.get(kind, (0, 0))
         most_nodes = max(min(self.nodes, max(request.gpus, request.shards, request.tasks, request.nodes)), 1)
         cpus, memory = -(-request.cpus // most_nodes), -(-request.memory * request.nodes // most_nodes)
-        if (
-            request.nodes <= self.nodes
-            and request.gpus <= in_all
-            and (request.gpus_per_node or 0) <= on_node
-            and request.cpus <= self.cpus
-            and cpus <= self.node_cpus
-            and memory <= self.node_memory
-        ):
-            return ""  # as for most: no words are made
         gpus = f"{kind} GPU".strip()
         one, together = " on one node; the largest has", "; the partition has"
         amounts = (
@@ -157,7 +148,7 @@ def _too_large(job: Job, totals: Mapping[str, PartitionTotals]) -> Reason | None
 
 def out_of_scope_reason(job: Job, manage: ManageSettings) -> Reason | None:
     """Why the settings leave the job to Slurm, whatever it asks for; None if they do not."""
-    partitions = {*job.partitions}
+    partitions = set(job.partitions)
     # Only if it names no other partition: naming one of these too does not exempt a job in a managed partition.
     if partitions and partitions <= set(manage.never_partitions):
         return _because(f"no job is managed in partition {min(partitions)}")

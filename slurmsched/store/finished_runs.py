@@ -200,12 +200,10 @@ class FinishedRuns:
             self._use_forgotten = forgotten
             self._use.clear()
             self._use_since = now
-        alike: defaultdict[tuple[object, ...], list[Job]] = defaultdict(list)  # by all that a work is of
+        alike: defaultdict[Work, list[Job]] = defaultdict(list)
         for job in jobs:
-            of_job = job.user, job.name, job.hints.model, job.original_request.gpus, job.time_limit, bool(job.array_job)
-            alike[*of_job, origins.get(job.id, ())].append(job)
-        works = {key: Work.of_job(same[0], *origins.get(same[0].id, ())) for key, same in alike.items()}
-        kinds_of = {key: kinds_of_use(work) for key, work in works.items()}
+            alike[Work.of_job(job, *origins.get(job.id, ()))].append(job)
+        kinds_of = {work: kinds_of_use(work) for work in alike}
         runs = self._by_kind([job for work, kinds in kinds_of.items() if kinds not in self._use for job in alike[work]])
         for kinds in kinds_of.values():
             if kinds not in self._use:
