@@ -80,7 +80,7 @@ def _time_round(store: Store, number: int) -> tuple[float, float, float, float]:
     result = run_round(snapshot, state, Settings(), Knowledge(), Identity("bench", Privilege.SLURM_USER))
     recording = pack_recording(snapshot, state)
     decided = perf_counter()
-    store.state.record_decision(round_id, result, explain, recording)
+    store.state.record_decision(round_id, result, explain, lambda: recording)
     recorded = perf_counter()
     store.state.prune(round_time, HISTORY_DAYS, 200)
     return polled - began, loaded - polled, recorded - decided, perf_counter() - recorded

@@ -341,9 +341,11 @@ class _Round:
     def _record(self, seen: _Observation, decided: IsolatedDecision) -> None:
         storage, result = self.context.settings.storage, decided.result
         recorded = storage.keep_snapshots and (result.plan.operations or not result.starts_only)
-        recording = self.context.packer.pack(seen.snapshot, seen.state) if recorded else None
-        overview = with_fragments_if_possible(self.store.state.overviews.of(result.snapshot), seen.state.usual)
-        self.store.state.record_decision(self.id, result, decided.explain, recording, overview)
+        with ThreadPoolExecutor(max_workers=1) as beside:  # compressing takes a second processor
+            packed = beside.submit(self.context.packer.pack, seen.snapshot, seen.state) if recorded else None
+            overview = with_fragments_if_possible(self.store.state.overviews.of(result.snapshot), seen.state.usual)
+            recording = packed.result if packed else None
+            self.store.state.record_decision(self.id, result, decided.explain, recording, overview)
         carried = {job: mark for job, mark in self.store.set_aside.fingerprints().items() if job in seen.failing}
         self.store.set_aside.replace(result.snapshot.set_aside, seen.snapshot.time, {**carried, **decided.marks})
         self.store.state.prune(self.clock.now(), storage.keep_days, storage.keep_snapshots)

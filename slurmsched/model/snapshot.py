@@ -96,6 +96,19 @@ class Snapshot:
         """The jobs that have nodes and are not finished."""
         return tuple(job for job in self.jobs if job.allocations and job.state is not JobState.FINISHED)
 
+    def holders_on(self, nodes: Iterable[str]) -> Sequence[Job]:
+        """Returns those of them that have one of these nodes."""
+        jobs = (job for node in nodes for job in self._holders_by_node.get(node, ()))
+        return [*{job.id: job for job in jobs}.values()]
+
+    @cached_property
+    def _holders_by_node(self) -> Mapping[str, list[Job]]:
+        jobs = defaultdict[str, list[Job]](list)
+        for job in self.holders:
+            for allocation in job.allocations:
+                jobs[allocation.node].append(job)
+        return jobs
+
     def is_gone(self, job: JobId) -> bool:
         """Whether Slurm no longer has the job; a job that is set aside is not gone."""
         return job not in self.jobs_by_id and not {job, job.partition("_")[0]} & self._set_aside_ids

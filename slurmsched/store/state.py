@@ -242,11 +242,13 @@ class StateStore:
         round_id: int,
         result: RoundResult,
         explain: Explain,
-        recording: bytes | None = None,
+        recording: Callable[[], bytes] | None = None,
         overview: ClusterOverview | None = None,
     ) -> None:
-        """Record a round's decision before it is executed, with its recording for replay."""
+        """Record a round's decision before it is executed. `recording` returns its recording for replay, which may be
+        packed in the meantime."""
         decided, version = dict(_decided_of(result, explain)), self._database.version
+        packed = recording() if recording else None
         with self._database.transaction():
             self._database.write_many(_UPDATE_DECISION, self._decisions.differing(decided, version))
             self._database.write(
@@ -255,7 +257,7 @@ class StateStore:
             )
             self._database.write(
                 "UPDATE rounds SET overview = ?, snapshot = ? WHERE id = ?",
-                (self._encoded(overview or self.overviews.of(result.snapshot)), recording, round_id),
+                (self._encoded(overview or self.overviews.of(result.snapshot)), packed, round_id),
             )
             self._finished_runs.record_forecasts()
             self._record_unreadable(result.snapshot.time)

@@ -250,7 +250,7 @@ def _on_faster_idle_types(
 ) -> Mapping[JobId, TaskAllocation]:
     """Returns the round with those new jobs that have `estimates` on the GPUs that these say are fastest, out of their
     own and those that nobody else gets: an estimate chooses among idle GPUs, and outbids nobody."""
-    if not estimates.keys() & allocations.keys():
+    if not estimates:
         return allocations
     chosen, servers, shapes = dict(allocations), problem.servers, GangShapes()
     no_price = np.zeros(len(servers.capacity))
@@ -266,10 +266,14 @@ def _on_faster_idle_types(
     return chosen
 
 
-def _estimated_throughputs(problem: HadarProblem, situation: Situation) -> Mapping[JobId, GangThroughput]:
-    """Returns the waiting jobs whose rates are known on one type or none, with the rates of equation 10."""
+def _estimated_throughputs(
+    problem: HadarProblem, situation: Situation, allocations: Container[JobId]
+) -> Mapping[JobId, GangThroughput]:
+    """Returns those jobs that get their first allocation and whose rates are known on one type or none, with the rates
+    of equation 10."""
     estimates, knowledge = estimates_by_type(problem.servers.types), situation.knowledge
-    unmeasured = {job.id for job in situation.jobs if not job.allocations and not knowledge.compares_types(job)}
+    new = (job for job in situation.jobs if job.id in allocations and not job.allocations)
+    unmeasured = {job.id for job in new if not knowledge.compares_types(job)}
 
     def estimated(rates: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(estimates[kind] if rate > 0 else 0.0 for kind, rate in zip(estimates, rates, strict=True))
@@ -331,7 +335,7 @@ class HadarPrices:
         # Prices cover all jobs, protected ones too: else utilities of rounds are not comparable and rounds alternate.
         priced_round = PricedRound(scheduler, problem.queue, problem.servers)
         allocations = priced_round.decide(problem.running)
-        estimates = _estimated_throughputs(problem, situation)
+        estimates = _estimated_throughputs(problem, situation, allocations)
         types = _types_by_job(problem, _on_faster_idle_types(problem, allocations, estimates))
         running = {job.id: job for job in situation.jobs if job.id in problem.running}
         measured = {job_id: situation.knowledge.measured_types(job) for job_id, job in running.items()}

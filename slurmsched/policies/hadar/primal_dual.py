@@ -195,6 +195,8 @@ class _Beam:
 
     def admit(self, queue: RankedQueue, row: int) -> bool:
         """Follows the job from every state; returns whether another state is followed then."""
+        if self.width == 1:
+            return self._admit_where_best(queue, row)
         known: dict[int, tuple[float, _State, Place | None]] = {
             state.free.key: (state.payoff, state, None) for state in self.states
         }
@@ -219,6 +221,21 @@ class _Beam:
             state if place is None else _State(state.free.without(place), total, (job, place.allocation, state.last))
             for total, state, place in best
         ]
+        self.least.clear()
+        return True
+
+    def _admit_where_best(self, queue: RankedQueue, row: int) -> bool:
+        """The same where one state is followed: the job gets the place that pays it most, if any does."""
+        shape, worth, (state,) = queue.shapes[row], queue.worth[row].tolist(), self.states
+        best, most = None, state.payoff
+        for number, cost, place in state.free.offers(queue.jobs[row].throughput, shape):
+            total = state.payoff + (worth[number] - cost)
+            if total > most:
+                best, most = place, total
+        if best is None:
+            self.least[shape] = self._least(shape)
+            return False
+        self.states = [_State(state.free.without(best), most, (queue.jobs[row].job, best.allocation, state.last))]
         self.least.clear()
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -478,6 +479,21 @@ def test_who_is_promised_a_start_elsewhere_is_told_what_is_free_but_for_a_reserv
     assert "on n2: by then job 4 must have ended" in told
     assert "it waits: n1 is free but reserved from" in told
     assert "with a time limit of 30 min it would start now" in told
+
+
+@pytest.mark.parametrize("needed", [1, 2, 63, 64, 65, 190, 299, 300])
+def test_of_many_jobs_the_first_whose_ends_are_enough_say_when(needed: int) -> None:
+    """Job k ends after k minutes, and they are in no order."""
+    ends = random.Random(needed).sample(range(1, 301), 300)
+    machines = [node(f"n{at}", 1) for at in ends]
+    others = [job(at, on=[share(f"n{at}")], start_time=NOW, time_limit=60 * at) for at in ends]
+    gang = job(1000, request=Request(gpus=needed, cpus=needed, nodes=needed, tasks=needed), time_limit=HOUR)
+    fixed = {other.id: None for other in others}
+    asked = situation(machines, [*others, gang], max_moves=0, non_preemptible=fixed)
+    promise = policy("synergy", "fifo").decide(asked).promise
+    assert promise is not None
+    assert promise.start == NOW + 60 * needed
+    assert {place.node for place in promise.allocations} == {f"n{at}" for at in range(1, needed + 1)}
 
 
 def releases(monkeypatch: pytest.MonkeyPatch) -> list[int]:

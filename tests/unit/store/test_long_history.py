@@ -150,7 +150,7 @@ def test_no_statement_of_a_round_goes_through_a_whole_table() -> None:
         memory = store.state.load_state(seen, "synergy")
         identity = Identity("root", Privilege.SLURM_USER)
         result = run_round(seen, memory, Settings(), Knowledge(), identity)
-        store.state.record_decision(number, result, explain, pack_recording(seen, SchedulerState()))
+        store.state.record_decision(number, result, explain, lambda: pack_recording(seen, SchedulerState()))
         store.state.prune(2.0, 90, 200)
         hold = Operation(Verb.HOLD, "7", Reason(ReasonCode.START))
         store.journal.record_blocked(number, [(0, hold)], Block(BlockCause.MODE, ""), 1.0)

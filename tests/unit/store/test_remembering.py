@@ -65,7 +65,7 @@ def remembered(store: Store, *jobs: Job) -> tuple[int, RoundResult]:
     settings = Settings(rounds=RoundSettings(mode=Mode.ENFORCE))
     result = run_round(seen, SchedulerState(), settings, Knowledge(), ROOT)
     number = store.journal.begin_round(1000.0, "enforce", "synergy", "las")
-    store.state.record_decision(number, result, explain, pack_recording(seen, SchedulerState()))
+    store.state.record_decision(number, result, explain, lambda: pack_recording(seen, SchedulerState()))
     return number, result
 
 
