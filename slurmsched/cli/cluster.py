@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurmsched.backends.protocol import Backend, BackendError
-from slurmsched.backends.slurm import connect
+from slurmsched.backends.slurm.backend import connect
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.doctor.slurm import parse_configuration

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from slurmsched.backends.slurm import SlurmBackend
+from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.cli import main
 from slurmsched.store.journal import Journal
 

@@ -126,7 +126,8 @@ def test_a_start_that_slurm_refuses_is_taken_back_whole(empty: Mini) -> None:
         mini.sure("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
     job = mini.train("alice", *ASKED, hint="task=image")
     refused = (
-        "from slurmsched.backends.slurm import SlurmBackend as B; from slurmsched.cli import main; import subprocess\n"
+        "import subprocess; from slurmsched.cli import main\n"
+        "from slurmsched.backends.slurm.backend import SlurmBackend as B\n"
         "done = B.execute\n"
         "def execute(self, operations):\n"
         "    if any(o.verb == 'release' for o in operations):\n"

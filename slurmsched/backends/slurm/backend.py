@@ -6,9 +6,18 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Final, Generic, TypeVar
 
-from slurmsched.backends.protocol import BackendError, CallCounts, FinishedPage, Identity, JobOrigin, UnreachableError
+from slurmsched.backends.protocol import (
+    Backend,
+    BackendError,
+    CallCounts,
+    FinishedPage,
+    Identity,
+    JobOrigin,
+    UnreachableError,
+)
 from slurmsched.backends.slurm.accounting import (
     effective_user,
     parse_associations,
@@ -24,18 +33,20 @@ from slurmsched.backends.slurm.cluster import (
     with_job_defaults,
     with_preemption,
 )
-from slurmsched.backends.slurm.command_source import PartitionInfo, PollSource
+from slurmsched.backends.slurm.command_source import CommandSource, PartitionInfo, PollSource
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.errors import UnsafeCommandError
+from slurmsched.backends.slurm.errors import PyslurmUnavailableError, UnsafeCommandError
 from slurmsched.backends.slurm.executor import BatchExecutor, RestartDelays
 from slurmsched.backends.slurm.jobs import with_gpu_defaults, without_memory, without_shards_by_task
 from slurmsched.backends.slurm.limits import read_limits, read_preempting_qos
 from slurmsched.backends.slurm.operation_commands import commands_for
 from slurmsched.backends.slurm.origins import read_origins
 from slurmsched.backends.slurm.placeholder import PLACEHOLDER, narrowing_partitions, without_placeholder
+from slurmsched.backends.slurm.pyslurm_source import PyslurmSource
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
 from slurmsched.model import Association, JobId, Node, Operation, Outcome, Reservation, Snapshot, Verb
 from slurmsched.model.limits import NO_LIMITS, Limits
+from slurmsched.settings.definition import ClusterSettings
 
 _PARTITION_MAX_AGE: Final = 60.0
 """Seconds after which partitions and associations are read again."""
@@ -376,3 +387,23 @@ class SlurmBackend:
         if any(operation.verb is Verb.CONFIGURE for operation in operations):
             self._reader.invalidate()
         return outcomes
+
+
+def connect(cluster: ClusterSettings, clock: Callable[[], float] = time.time) -> Backend:
+    """The backend that the settings name. Runs no command yet.
+
+    `auto` uses pyslurm where it is installed, and commands if the first poll shows that it does not fit this Slurm.
+    Raises PyslurmUnavailableError if pyslurm is required but not installed, BackendError for an unknown backend.
+    """
+    commands = Commands(cluster.timeout, cluster.slurm_conf)
+    if cluster.backend not in ("auto", "commands", "pyslurm"):
+        raise BackendError(f"no backend {cluster.backend!r}: set auto, commands or pyslurm in [cluster]")
+    required, installed = cluster.backend == "pyslurm", find_spec("pyslurm") is not None
+    if required and not installed:
+        raise PyslurmUnavailableError(
+            "pyslurm is not installed: set backend = 'commands', or install pyslurm for this Slurm"
+        )
+    source: PollSource = CommandSource()
+    if installed and cluster.backend != "commands":
+        source = PyslurmSource(clock, cluster.pyslurm_memory_max, required)
+    return SlurmBackend(commands, source, clock, associations=cluster.associations, narrows=cluster.narrow)

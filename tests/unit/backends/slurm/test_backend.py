@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.protocol import BackendError, Identity, Privilege, UnreachableError
-from slurmsched.backends.slurm import connect
-from slurmsched.backends.slurm.backend import SlurmBackend, parse_activity
+from slurmsched.backends.slurm.backend import SlurmBackend, connect, parse_activity
 from slurmsched.backends.slurm.command_source import CommandSource
 from slurmsched.backends.slurm.commands import CommandResult, Commands, command_environment
 from slurmsched.backends.slurm.errors import NoSlurmError, PyslurmUnavailableError, UnsafeCommandError
