@@ -319,10 +319,13 @@ class _FeasibilityPass:
 
 
 def _charged_allocations(start: PlannedStart) -> tuple[NodeAllocation, ...]:
-    """The allocations as Slurm charges them: with the same memory on every node, where the job asks for it by node."""
-    if start.spec.keeps_memory:
-        return start.target.allocations
-    return tuple(
-        replace(share, resources=replace(share.resources, memory=start.spec.memory))
-        for share in start.target.allocations
-    )
+    """The allocations as Slurm charges them: with the same memory on every node, where the job asks for it by node, and
+    as many CPUs on each, where these have as many GPUs."""
+    spec = start.spec
+    memory, cpus = 0 if spec.keeps_memory else spec.memory, 0 if spec.gpus_per_node is None else spec.cpus
+    charged = list[NodeAllocation]()
+    for share in start.target.allocations:
+        has = share.resources
+        least = replace(has, cpus=max(has.cpus, cpus), memory=max(has.memory, memory))
+        charged.append(share if least == has else replace(share, resources=least))
+    return tuple(charged)

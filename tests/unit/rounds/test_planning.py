@@ -236,6 +236,23 @@ def test_a_start_that_is_not_possible_stops_no_move_for_another() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("cpus", "starts"),
+    [
+        pytest.param((7, 12), False, id="ten on each, of which eight are idle"),
+        pytest.param((7, 9), True, id="eight on each"),
+    ],
+)
+def test_equal_nodes_have_equal_cpus_as_slurm_divides_them(cpus: tuple[int, int], starts: bool) -> None:
+    small = [node("n1", 4, cpus=12), node("n2", 4, cpus=12)]
+    there = job(1, on=[share("n1", 1, cpus=4)])
+    gang = held(2, request=Request(gpus=2, gpus_per_node=1, nodes=2, cpus=2))
+    target = tuple(share(name, (1,), cpus=own) for name, own in zip(("n1", "n2"), cpus, strict=True))
+    result = planned(snapshot(small, [there, gang]), {"2": target}, fixed={"1": Reason(ReasonCode.ASKED_TO_STAY)})
+    assert (set(result.deferred) == {"2"}) is not starts
+    assert any(operation.verb is Verb.RELEASE for operation in result.operations) is starts
+
+
 def test_a_decision_that_does_not_add_up_moves_nobody() -> None:
     jobs = [job(1, gpus=4, on=[share("n1", 4)]), held(2, gpus=8), held(3, gpus=1)]
     targets = {"1": (share("n2", 4),), "2": (share("n2", 8),), "3": (share("n1", 1),)}
