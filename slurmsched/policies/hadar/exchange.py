@@ -18,7 +18,6 @@ from math import inf
 from typing import Final
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.policies.hadar.problem import ServerPools, TaskAllocation
@@ -124,6 +123,8 @@ class _Contenders:
 
 def _by_matrix(of: _Contenders) -> Iterator[tuple[int, int]]:
     """Yields the best assignment, as rows and the columns of their places."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 a round in which nobody exchanges starts faster
+
     rows, columns = linear_sum_assignment(of.values(), maximize=True)
     return zip(rows.tolist(), columns.tolist(), strict=True)
 
