@@ -243,7 +243,7 @@ class _FeasibilityPass:
     ) -> None:
         self._situation, self._decision, self._moves = situation, decision, moves
         ranks = _ranks(decision)
-        self._resources = PlannedResources(situation.snapshot)
+        self._resources, self._nodes = PlannedResources(situation.snapshot), situation.snapshot.nodes_by_name
         self._eligible_nodes = EligibleNodeCache(situation.snapshot, situation.open_nodes)
         self._requeued: dict[JobId, None] = {}
         self._deferred: dict[JobId, Reason] = {}
@@ -292,7 +292,7 @@ class _FeasibilityPass:
         self, starts: list[PlannedStart], victim_rank: Callable[[PlannedStart], Callable[[JobId], int | None]]
     ) -> Iterator[PlannedStart]:
         for start in starts:
-            allocated = self._resources.allocate(_charged_allocations(start), victim_rank(start))
+            allocated = self._resources.allocate(_charged_allocations(start, self._nodes), victim_rank(start))
             if allocated is None:
                 continue
             occupants, undo = allocated
@@ -318,13 +318,14 @@ class _FeasibilityPass:
         return rank_of
 
 
-def _charged_allocations(start: PlannedStart) -> tuple[NodeAllocation, ...]:
+def _charged_allocations(start: PlannedStart, nodes: Mapping[str, Node]) -> tuple[NodeAllocation, ...]:
     """The allocations as Slurm charges them: with the same memory on every node, where the job asks for it by node, and
-    as many CPUs on each, where these have as many GPUs."""
-    spec = start.spec
-    memory, cpus = 0 if spec.keeps_memory else spec.memory, 0 if spec.gpus_per_node is None else spec.cpus
-    charged = list[NodeAllocation]()
-    for share in start.target.allocations:
+    as many CPUs on each, where these have as many GPUs and count CPUs in the same units."""
+    spec, shares = start.spec, start.target.allocations
+    units = {nodes[share.node].cpu_unit for share in shares if share.node in nodes}
+    cpus = 0 if spec.gpus_per_node is None or len(units) > 1 else spec.cpus
+    memory, charged = 0 if spec.keeps_memory else spec.memory, list[NodeAllocation]()
+    for share in shares:
         has = share.resources
         least = replace(has, cpus=max(has.cpus, cpus), memory=max(has.memory, memory))
         charged.append(share if least == has else replace(share, resources=least))

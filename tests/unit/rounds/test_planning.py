@@ -237,14 +237,15 @@ def test_a_start_that_is_not_possible_stops_no_move_for_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "starts"),
+    ("cpus", "unit", "starts"),
     [
-        pytest.param((7, 12), False, id="ten on each, of which eight are idle"),
-        pytest.param((7, 9), True, id="eight on each"),
+        pytest.param((7, 12), 1, False, id="ten on each, of which eight are idle"),
+        pytest.param((7, 9), 1, True, id="eight on each"),
+        pytest.param((8, 10), 2, True, id="the other node counts whole cores"),
     ],
 )
-def test_equal_nodes_have_equal_cpus_as_slurm_divides_them(cpus: tuple[int, int], starts: bool) -> None:
-    small = [node("n1", 4, cpus=12), node("n2", 4, cpus=12)]
+def test_equal_nodes_have_equal_cpus_as_slurm_divides_them(cpus: tuple[int, int], unit: int, starts: bool) -> None:
+    small = [node("n1", 4, cpus=12), node("n2", 4, cpus=12, cpu_unit=unit)]
     there = job(1, on=[share("n1", 1, cpus=4)])
     gang = held(2, request=Request(gpus=2, gpus_per_node=1, nodes=2, cpus=2))
     target = tuple(share(name, (1,), cpus=own) for name, own in zip(("n1", "n2"), cpus, strict=True))
