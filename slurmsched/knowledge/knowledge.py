@@ -136,7 +136,8 @@ class OutOfMemoryPairs:
 
 _OVERRUN, _LEAST_OVERRUN = 0.25, 120.0
 """How much longer than its hinted duration a job may take before that counts as wrong: a part of it, and seconds at
-least. A minute more than was said, as each restart costs, would else make the shortest job one of the longest."""
+least. A minute more than was said, as each start costs, would else make the shortest job one of the longest; most on a
+type that is several times as fast as that of which durations are, since seconds of the start count as often there."""
 
 _MOST_COMPARED: Final = 50
 """Pairs of owners that are compared for one pair of models."""
@@ -259,12 +260,18 @@ class Knowledge:
         )
 
     def _remaining_by_duration(self, job: Job, overrun: float = 0.0, least: float = 0.0) -> float | None:
-        """Returns what is left of the hinted duration and so large a part more of it, `least` seconds at least; None if
-        there is none, or once it has passed."""
+        """Returns what is left of the hinted duration and so large a part more of it, at least what the job does in
+        `least` seconds on the fastest type that it ran on; None if there is none, or once it has passed."""
         if (hinted := job.hints.duration) is None:
             return None
-        left = hinted + max(overrun * hinted, least) - self.done_seconds(job)
+        more = max(overrun * hinted, least * self._fastest_speed(job)) if least else overrun * hinted
+        left = hinted + more - self.done_seconds(job)
         return left if left > 0 else None
+
+    def _fastest_speed(self, job: Job) -> float:
+        """Returns the highest `_speed_on` of the types on which it ran, 1.0 at least: what a start costs counts there
+        as so much work."""
+        return max([1.0, *(self._speed_on(job, kind) for kind in self.service_by_type.get(job.id, ()))])
 
     def _remaining_by_limit(self, job: Job) -> float:
         left = inf if job.time_limit is None else job.time_limit - self.executed_seconds(job)

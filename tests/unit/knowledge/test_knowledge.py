@@ -104,6 +104,23 @@ def test_a_duration_is_of_one_gpu_type_and_takes_longer_on_a_slower_one(
     assert known.remaining_seconds(one) + known.done_seconds(one) == pytest.approx(3 * 3600)
 
 
+@pytest.mark.parametrize(
+    ("kind", "ran", "left"),
+    [
+        pytest.param("k80", 740.0, 10.0, id="a quarter more on the type of which durations are"),
+        pytest.param("k80", 760.0, inf, id="no more there"),
+        pytest.param("v100", 265.0, 20.0, id="two minutes on one that is four times as fast count four times"),
+        pytest.param("v100", 275.0, inf, id="no more there either"),
+    ],
+)
+def test_what_a_start_costs_on_a_fast_gpu_makes_no_short_job_a_long_one(kind: str, ran: float, left: float) -> None:
+    """Ten minutes were said, of a K80."""
+    one = job(1, hint="model=m,duration=10m", on=[share(gpus=1, gpu_type=kind)])
+    of = {"models": {"m": QUARTER}, "reference": "k80", "service": {"1": ran}}
+    known = Knowledge(**of, service_by_type={"1": {kind: ran}})  # type: ignore[arg-type]  # fields by name
+    assert known.remaining_seconds(one) == pytest.approx(left)
+
+
 def test_a_time_limit_counts_hours_of_any_gpu_type() -> None:
     one = job(1, hint="model=m", time_limit=9 * 3600, on=[share(gpus=1, gpu_type="k80")])
     ran = {"k80": 4 * 3600.0}
