@@ -380,7 +380,7 @@ class TestConnecting:
     def test_where_pyslurm_is_installed_it_is_taken_unless_commands_are_wanted(
         self, monkeypatch: pytest.MonkeyPatch, backend: str, name: str
     ) -> None:
-        monkeypatch.setattr("slurmsched.backends.slurm.find_spec", lambda _: object())
+        monkeypatch.setattr("slurmsched.backends.slurm.backend.find_spec", lambda _: object())
         assert connect(ClusterSettings(backend=backend)).name == name
 
     def test_without_pyslurm_auto_means_commands(self) -> None:
