@@ -255,16 +255,16 @@ class Knowledge:
             return learnt.mean
         return (
             self._remaining_by_duration(job)
-            or self._remaining_by_duration(job, _OVERRUN, _LEAST_OVERRUN)
+            or self._remaining_by_duration(job, overrun=True)
             or self._remaining_by_limit(job)
         )
 
-    def _remaining_by_duration(self, job: Job, overrun: float = 0.0, least: float = 0.0) -> float | None:
-        """Returns what is left of the hinted duration and so large a part more of it, at least what the job does in
-        `least` seconds on the fastest type that it ran on; None if there is none, or once it has passed."""
+    def _remaining_by_duration(self, job: Job, *, overrun: bool = False) -> float | None:
+        """Returns what is left of the hinted duration, with `overrun` of that and what it may be wrong by, where the
+        least seconds are of the fastest type that the job ran on; None if there is none, or once it has passed."""
         if (hinted := job.hints.duration) is None:
             return None
-        more = max(overrun * hinted, least * self._fastest_speed(job)) if least else overrun * hinted
+        more = max(_OVERRUN * hinted, _LEAST_OVERRUN * self._fastest_speed(job)) if overrun else 0.0
         left = hinted + more - self.done_seconds(job)
         return left if left > 0 else None
 

@@ -188,8 +188,6 @@ class _Bids:
         """What a job bids for a GPU at its best rate, but for who its owner is; [jobs]."""
         self._of_owner: Floats = np.zeros(0)
         """How much more it counts, because of its owner among others; [jobs]."""
-        self._priced: tuple[Mapping[JobId, Allocation], Floats] | None = None
-        """What `_type_prices` was asked last, and what it returned: reasons and state ask for the same."""
 
     def make_utility(self, queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
         """Returns U of the jobs in the queue, for `HadarPrices`."""
@@ -221,11 +219,6 @@ class _Bids:
     def _type_prices(self, allocations: Mapping[JobId, Allocation]) -> Floats:
         """Returns the least that a job bids per GPU that has GPUs of a type; infinite where none has, and for types
         that no waiting job could use: another has to bid more."""
-        if self._priced is None or self._priced[0] != allocations:
-            self._priced = allocations, self._find_type_prices(allocations)
-        return self._priced[1]
-
-    def _find_type_prices(self, allocations: Mapping[JobId, Allocation]) -> Floats:
         number = {kind: at for at, kind in enumerate(self._types)}
         kind_of_pool = [number.get(kind, -1) for kind in self._pools.gpu_types]
         rows, columns, widths = list[int](), list[int](), list[int]()

@@ -243,7 +243,7 @@ class _FeasibilityPass:
     ) -> None:
         self._situation, self._decision, self._moves = situation, decision, moves
         ranks = _ranks(decision)
-        self._resources, self._nodes = PlannedResources(situation.snapshot), situation.snapshot.nodes_by_name
+        self._resources = PlannedResources(situation.snapshot)
         self._eligible_nodes = EligibleNodeCache(situation.snapshot, situation.open_nodes)
         self._requeued: dict[JobId, None] = {}
         self._deferred: dict[JobId, Reason] = {}
@@ -291,8 +291,9 @@ class _FeasibilityPass:
     def _feasible_starts(
         self, starts: list[PlannedStart], victim_rank: Callable[[PlannedStart], Callable[[JobId], int | None]]
     ) -> Iterator[PlannedStart]:
+        nodes = self._situation.snapshot.nodes_by_name
         for start in starts:
-            allocated = self._resources.allocate(_charged_allocations(start, self._nodes), victim_rank(start))
+            allocated = self._resources.allocate(_charged_allocations(start, nodes), victim_rank(start))
             if allocated is None:
                 continue
             occupants, undo = allocated

@@ -363,8 +363,8 @@ def _ends(
     situation, ends, pools = session.situation, list[_End](), session.pools
     early = bool(situation.preemptible_from) or _preempts_now(session, newcomer, counts=preempts_now)
     on_nodes = set(pools.of_nodes(pools.node_of[list(beside.pools)]).tolist() if beside else ())
-    nodes = [pools.node(pool).name for pool in beside.pools] if beside else []
-    for job in situation.snapshot.holders_on(nodes) if beside else situation.snapshot.holders:
+    observed = situation.snapshot
+    for job in observed.holders_on(pools.node(pool).name for pool in beside.pools) if beside else observed.holders:
         if job.id in session.victims:
             continue
         held = session.running.get(job.id) or session.pools.held_by(job)

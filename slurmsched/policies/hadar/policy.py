@@ -257,7 +257,7 @@ def _on_faster_idle_types(
     free = FreeGpus.of(servers, servers.free_after(chosen.values()), no_price, lambda *_: 0.0)
     for job in problem.queue:
         throughput, held = estimates.get(job.job), chosen.get(job.job)
-        if throughput is None or held is None or job.job in problem.running:
+        if throughput is None or held is None:
             continue
         now, with_own = throughput.rate(*servers.offer(held)), free.with_released(held)
         best = next(iter(undominated(throughput, with_own.places(shapes.of(throughput)))), None)

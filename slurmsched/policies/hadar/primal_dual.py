@@ -225,7 +225,7 @@ class _Beam:
         return True
 
     def _admit_where_best(self, queue: RankedQueue, row: int) -> bool:
-        """The same where one state is followed: the job gets the place that pays it most, if any does."""
+        """The same where one state is followed, in less time: the job gets the place that pays it most, if any does."""
         shape, worth, (state,) = queue.shapes[row], queue.worth[row].tolist(), self.states
         best, most = None, state.payoff
         for number, cost, place in state.free.offers(queue.jobs[row].throughput, shape):

@@ -116,8 +116,8 @@ def test_a_duration_is_of_one_gpu_type_and_takes_longer_on_a_slower_one(
 def test_what_a_start_costs_on_a_fast_gpu_makes_no_short_job_a_long_one(kind: str, ran: float, left: float) -> None:
     """Ten minutes were said, of a K80."""
     one = job(1, hint="model=m,duration=10m", on=[share(gpus=1, gpu_type=kind)])
-    of = {"models": {"m": QUARTER}, "reference": "k80", "service": {"1": ran}}
-    known = Knowledge(**of, service_by_type={"1": {kind: ran}})  # type: ignore[arg-type]  # fields by name
+    ran_on = {"1": {kind: ran}}
+    known = Knowledge(models={"m": QUARTER}, reference="k80", service={"1": ran}, service_by_type=ran_on)
     assert known.remaining_seconds(one) == pytest.approx(left)
 
 
