@@ -21,7 +21,7 @@ were shorter. How all of this was chosen, and what each part is worth: docs/unif
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
@@ -39,7 +39,7 @@ from slurmsched.policies.cluster.resources import Allocation, FreeResources, Poo
 from slurmsched.policies.finish.defragment import make_room
 from slurmsched.policies.hadar.policy import HadarPrices
 from slurmsched.policies.hadar.primal_dual import BEAM_WIDTH
-from slurmsched.policies.hadar.problem import HadarJob, InverseTime, ServerPools, Utility
+from slurmsched.policies.hadar.problem import Bundle, HadarJob, InverseTime, ServerPools, Utility
 from slurmsched.policies.owners import FURTHEST, Accounts, Owners, accounts_of
 from slurmsched.policies.session import Session
 from slurmsched.policies.stages import Entitlement, Situation
@@ -51,8 +51,8 @@ _POWER: Final = 0.75
 _MIN_BENEFIT: Final = 12.0
 """What a restart of a running job saves, in costs of a restart: a fifth fewer than with 3, and nobody ends later."""
 
-SHORTEST: Final = 360.0
-"""Seconds. Shorter jobs count as this long, so that no job is infinitely urgent."""
+SHORTEST: Final = 60.0
+"""Seconds, as of a restart. Shorter jobs count as this long, so that no job is infinitely urgent."""
 
 _PATIENCE: Final = 3600.0
 """Seconds for which a job waits for its first start before it counts more."""
@@ -91,9 +91,11 @@ def urged(waited: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class UnifiedMarket:
-    """The entitlement of `unified`; `evenness` 0 leaves out who the owners are."""
+    """The entitlement of `unified`; `evenness` 0 leaves out who the owners are. `bundle` returns what waits for parts
+    of GPUs of these types, and bids for whole ones beside the jobs of the situation."""
 
     evenness: float
+    bundle: Callable[[Situation, Sequence[str]], tuple[Bundle, ...]] = lambda *_: ()
 
     def __call__(self, situation: Situation) -> Entitlement:
         accounts = accounts_of(situation)
@@ -126,9 +128,10 @@ class UnifiedMarket:
         return entitlement if times <= fewer else counting(fewer)
 
     def _entitled(self, situation: Situation, accounts: Accounts, counts: Mapping[JobId, float]) -> Entitlement:
-        bids = _Bids(situation, counts, Owners(situation, accounts, self.evenness))
+        bundles = self.bundle(situation, pools_of(situation.snapshot).known_types)
+        bids = _Bids(situation, counts, Owners(situation, accounts, self.evenness), bundles)
         width = 1 if len(situation.jobs) >= _MANY_JOBS else BEAM_WIDTH
-        entitlement = HadarPrices(bids.make_utility, "unified", width, accounts.in_words())(situation)
+        entitlement = HadarPrices(bids.make_utility, "unified", width, accounts.in_words(), bundles)(situation)
         hadar_state = entitlement.next_state
         return replace(
             entitlement,
@@ -176,8 +179,11 @@ class _Bids:
     """What the jobs of a round bid, and what that makes of prices. `counts` is how much more a bid counts than by its
     size, but for its owner."""
 
-    def __init__(self, situation: Situation, counts: Mapping[JobId, float], owners: Owners) -> None:
+    def __init__(
+        self, situation: Situation, counts: Mapping[JobId, float], owners: Owners, bundles: Sequence[Bundle] = ()
+    ) -> None:
         self._situation, self._counts, self._owners = situation, counts, owners
+        self._of_bundles = {one.bidder.job: (one.utility * one.bidder.remaining, 1.0) for one in bundles}
         self._pools = pools_of(situation.snapshot)
         self._row_of: Mapping[JobId, int] = {}
         self._types: tuple[str, ...] = ()
@@ -190,7 +196,8 @@ class _Bids:
         """How much more it counts, because of its owner among others; [jobs]."""
 
     def make_utility(self, queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
-        """Returns U of the jobs in the queue, for `HadarPrices`."""
+        """Returns U of the jobs in the queue, for `HadarPrices`; the bundles come last."""
+        queue = queue[: len(queue) - len(self._of_bundles)]
         names, types = [job.job for job in queue], servers.types
         best = np.array(servers.best_rates([job.throughput for job in queue]), dtype=np.float64)
         self._row_of, self._types = {name: row for row, name in enumerate(names)}, types
@@ -205,6 +212,7 @@ class _Bids:
         behind = self._of_owner.tolist()
         return InverseTime(
             {name: (bid(size, 1.0, count), 1.0) for name, size, count in zip(names, sizes, behind, strict=True)}
+            | self._of_bundles
         )
 
     def _per_gpu(self, rows: Ints, relative_rates: Floats) -> Floats:
