@@ -11,6 +11,7 @@ from math import inf
 from typing import Final
 
 from slurmsched.knowledge.estimation import complete_rates
+from slurmsched.knowledge.length_distribution import MEDIAN_OF_UNKNOWN, left_of_unknown
 from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
 from slurmsched.model import ExpectedLength, Job, JobId, Node, NodeAllocation, OutOfMemory
 
@@ -250,14 +251,30 @@ class Knowledge:
 
         Always above zero; infinite if nothing is known or all has passed.
         """
+        return self._remaining_as_told(job) or self._remaining_by_limit(job)
+
+    def likely_seconds(self, job: Job, with_same_limit: float = 0.0) -> float:
+        """Returns `remaining_seconds` where earlier runs or the hinted duration tell it; else a geometric mean of what
+        is left of the time limit and of what jobs still run that have run for as long.
+
+        The limit counts the less in it, the more jobs have the same, as a part of all jobs: one that all have, as that
+        of their partition, tells nothing. A job in its first hour, or the first half of its limit, counts as if that
+        had passed, so that none gives way to one like it soon after its start. Always above zero and finite.
+        """
+        told = self._remaining_as_told(job)
+        if told is not None:
+            return told
+        by_limit = self._remaining_by_limit(job)
+        age = max(self.executed_seconds(job), min(MEDIAN_OF_UNKNOWN, (job.time_limit or inf) / 2))
+        by_age = left_of_unknown(age, job.time_limit)
+        return by_age if by_limit == inf else by_age * (by_limit / by_age) ** (1.0 - with_same_limit)
+
+    def _remaining_as_told(self, job: Job) -> float | None:
+        """Returns what earlier runs tell, or the hinted duration; None where neither does, or it has passed."""
         learnt = self.learnt_length(job)
         if learnt is not None:
             return learnt.mean
-        return (
-            self._remaining_by_duration(job)
-            or self._remaining_by_duration(job, overrun=True)
-            or self._remaining_by_limit(job)
-        )
+        return self._remaining_by_duration(job) or self._remaining_by_duration(job, overrun=True)
 
     def _remaining_by_duration(self, job: Job, *, overrun: bool = False) -> float | None:
         """Returns what is left of the hinted duration, with `overrun` of that and what it may be wrong by, where the

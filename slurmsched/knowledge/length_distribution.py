@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from math import exp, log, sqrt
 from statistics import NormalDist
 from typing import Final
 
@@ -32,6 +32,13 @@ LEAST: Final = 1.0
 """The least seconds that a job has left."""
 
 _WIDTH: Final = float(EDGES[1])
+
+MEDIAN_OF_UNKNOWN: Final = 3600.0
+"""The median in seconds of a job of which nothing is known: between those of Philly (1,144 s) and ITP (4,320 s and
+more); 80 % end within a factor of 14 of it."""
+
+_SPREAD_OF_UNKNOWN: Final = 1.2
+"""The scale of that log-logistic curve."""
 
 
 def bin_of(seconds: Floats) -> Ints:
@@ -70,6 +77,42 @@ def bell(centre: Floats, spread: Floats) -> Floats:
     below = ndtr((EDGES[None, :] - logs) / spread[:, None])
     below[:, 0], below[:, -1] = 0.0, 1.0
     return np.diff(below, axis=1)
+
+
+def of_unknown(medians: Floats) -> Floats:
+    """Returns log-logistic curves around these medians; [row, bin]."""
+    below = _ended_by(EDGES[None, :], np.log(medians)[:, None])
+    below[:, 0], below[:, -1] = 0.0, 1.0
+    return np.diff(below, axis=1)
+
+
+def _ended_by(logs: Floats, log_median: Floats | float) -> Floats:
+    return np.asarray(1.0 / (1.0 + np.exp(-(logs - log_median) / _SPREAD_OF_UNKNOWN)), dtype=np.float64)
+
+
+def left_of_unknown(elapsed: float, limit: float | None) -> float:
+    """Returns the mean seconds that a job still runs of which nothing is known but that it has run for so long, and
+    that it ends by its time limit, which counts as none once it has passed: the longer it has run, the more."""
+    until = LONGEST if limit is None or limit <= elapsed else min(limit, LONGEST)
+    if elapsed >= until:
+        return elapsed
+    ended = 1.0 / (1.0 + exp(-log(max(elapsed, 1.0) / MEDIAN_OF_UNKNOWN) / _SPREAD_OF_UNKNOWN))
+    return max((_runs_within(until) - _runs_within(elapsed)) / (1.0 - ended), LEAST)
+
+
+def _runs_within(seconds: float) -> float:
+    """Returns how long a job of which nothing is known runs within so many seconds, in the mean."""
+    at = log(max(seconds, 1.0)) / _WIDTH
+    left = min(int(at), BINS - 1)
+    return _WITHIN_EDGE[left] + (_WITHIN_EDGE[left + 1] - _WITHIN_EDGE[left]) * (at - left)
+
+
+def _within_edges() -> list[float]:
+    still_runs, seconds = 1.0 - _ended_by(EDGES, log(MEDIAN_OF_UNKNOWN)), np.exp(EDGES)
+    return [0.0, *np.cumsum((still_runs[1:] + still_runs[:-1]) / 2 * np.diff(seconds)).tolist()]
+
+
+_WITHIN_EDGE: Final = _within_edges()
 
 
 def quantile_logs(levels: Floats, rows: Ints, cdf: Floats) -> Floats:

@@ -21,28 +21,22 @@ import numpy as np
 from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge.length_distribution import (
     BINS,
-    EDGES,
     LEAST,
     LEVELS,
     LONGEST,
+    MEDIAN_OF_UNKNOWN,
     LengthDistribution,
     bell,
     bin_of,
     cumulated,
     expected_lengths,
+    of_unknown,
     passed_at,
     quantile_logs,
     survival_mass,
 )
 from slurmsched.knowledge.work import FinishedRun, Kind, UnfinishedJob, WorkKind
 from slurmsched.model import AccountedRun, ExpectedLength, JobId, JobState, RunEnd, Snapshot
-
-MEDIAN_OF_UNKNOWN: Final = 3600.0
-"""The median in seconds of a job of which nothing is known: between those of Philly (1,144 s) and ITP (4,320 s and
-more); 80 % end within a factor of 14 of it."""
-
-_SPREAD_OF_UNKNOWN: Final = 1.2
-"""The scale of that log-logistic curve."""
 
 _RUNS_OF_MEMORY: Final = 1000
 """The most runs of a kind that count."""
@@ -311,7 +305,7 @@ class _Curves:
         chains = [job.kinds_of_length() for job in jobs]
         sizes = list(dict.fromkeys((job.owner, job.gpus) for job in jobs))
         start = {size: index for index, size in enumerate(sizes)}
-        mass = _unknown(np.array([history.median_of_others(gpus) for _, gpus in sizes]))
+        mass = of_unknown(np.array([history.median_of_others(gpus) for _, gpus in sizes]))
         runs = np.full(len(mass), _PSEUDO_RUNS)
         row = np.array([start[job.owner, job.gpus] for job in jobs], dtype=np.int64)
         sources: list[tuple[WorkKind, int, float | None]] = [(WorkKind.OTHERS, 0, None)] * len(jobs)
@@ -351,13 +345,6 @@ def _reached_by_kind(jobs: Iterable[UnfinishedJob]) -> Mapping[Kind, Sequence[in
         for _, key in job.kinds_of_length():
             reached[key].append(number)
     return reached
-
-
-def _unknown(medians: Floats) -> Floats:
-    """Returns log-logistic curves around these medians; [row, bin]."""
-    below = 1.0 / (1.0 + np.exp(-(EDGES[None, :] - np.log(medians)[:, None]) / _SPREAD_OF_UNKNOWN))
-    below[:, 0], below[:, -1] = 0.0, 1.0
-    return np.diff(below, axis=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,12 +24,11 @@ from slurmsched.model import MILLI_PER_GPU, Job, JobId, RankedJob
 from slurmsched.model.reasons import format_gpu_hours
 from slurmsched.policies.admit.allocate import AllocateFastestPart, has_part
 from slurmsched.policies.admit.preempt import Preempt
-from slurmsched.policies.hadar.policy import DEFAULT_REMAINING
 from slurmsched.policies.hadar.problem import Bundle, GangThroughput, HadarJob
 from slurmsched.policies.orders import rank_by
 from slurmsched.policies.session import Session
 from slurmsched.policies.stages import PreemptionRule, Situation
-from slurmsched.policies.unified import SHORTEST, bid, urged, waited
+from slurmsched.policies.unified import SHORTEST, bid, seconds_left, urged, waited
 
 _MIN_RATIO: Final = 2.0
 
@@ -45,15 +44,16 @@ class HighestBid:
     name: str = "unified"
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
-        bids = _bids(situation, situation.jobs)
+        sizes = _sizes(situation, situation.jobs)
+        bids = _bids(situation, situation.jobs, sizes)
 
         def reason(job: Job) -> str:
-            return f"{format_gpu_hours(_size(situation, job))} to go" if bids[job.id] else "no GPUs"
+            return f"{format_gpu_hours(sizes[job.id])} to go" if bids[job.id] else "no GPUs"
 
         return rank_by(situation, lambda job: (-bids[job.id] if bids[job.id] else -inf,), reason)
 
     def preemption_rule(self, situation: Situation) -> PreemptionRule:
-        bids = _bids(situation, situation.jobs)
+        bids = _bids(situation, situation.jobs, _sizes(situation, situation.jobs))
 
         def bids_far_more(newcomer: Job, running: Job) -> bool:
             return 0 < _MIN_RATIO * bids[running.id] <= bids[newcomer.id]
@@ -61,17 +61,15 @@ class HighestBid:
         return bids_far_more
 
 
-def _bids(situation: Situation, jobs: Iterable[Job]) -> Mapping[JobId, float]:
-    """Returns what each job bids for a GPU at its best rate; 0.0 without a part of a GPU."""
-    sizes = {job.id: (job, _size(situation, job)) for job in jobs}
-    return {name: bid(size, size, urged(waited(job, situation))) for name, (job, size) in sizes.items()}
+def _sizes(situation: Situation, jobs: Iterable[Job]) -> Mapping[JobId, float]:
+    """Returns the GPU-seconds that each job still needs; 0.0 without a part of a GPU."""
+    knowledge, left = situation.knowledge, seconds_left(situation.snapshot)
+    return {job.id: knowledge.parts_of_gpu.get(job.id, 0.0) * max(left(knowledge, job), SHORTEST) for job in jobs}
 
 
-def _size(situation: Situation, job: Job) -> float:
-    """Returns the GPU-seconds that the job still needs; 0.0 without a part of a GPU."""
-    left = situation.knowledge.remaining_seconds(job)
-    part = situation.knowledge.parts_of_gpu.get(job.id, 0.0)
-    return part * max(DEFAULT_REMAINING if left == inf else left, SHORTEST)
+def _bids(situation: Situation, jobs: Iterable[Job], sizes: Mapping[JobId, float]) -> Mapping[JobId, float]:
+    """Returns what each job of that size bids for a GPU at its best rate; 0.0 without a part of a GPU."""
+    return {job.id: bid(sizes[job.id], sizes[job.id], urged(waited(job, situation))) for job in jobs}
 
 
 def bundle_parts(situation: Situation, types: Sequence[str]) -> tuple[Bundle, ...]:
@@ -83,7 +81,8 @@ def bundle_parts(situation: Situation, types: Sequence[str]) -> tuple[Bundle, ..
     waiting = [job for job in situation.parts if has_part(job) and not job.allocations]
     if not waiting:
         return ()
-    bids, room, reach = _bids(situation, waiting), _Room.of(situation), _Reach(situation)
+    sizes, room, reach = _sizes(situation, waiting), _Room.of(situation), _Reach(situation)
+    bids = _bids(situation, waiting, sizes)
     open_bundles = defaultdict[frozenset[str], list[tuple[int, int]]](list)
     bundles = list[tuple[frozenset[str], list[Job]]]()
     for job in sorted(waiting, key=lambda job: (-bids[job.id], job.queue_key)):
@@ -101,10 +100,29 @@ def bundle_parts(situation: Situation, types: Sequence[str]) -> tuple[Bundle, ..
             continue
         insort(having_room, (left - part, number))
         bundles[number][1].append(job)
-    members = ([(job, bids[job.id]) for job in jobs] for _, jobs in bundles)
-    bidders = (f"parts of GPU {number}" for number in range(len(bundles)))
-    rates = ([_rates(job, kinds, types, situation.knowledge) for job in jobs] for kinds, jobs in bundles)
-    return tuple([_bundle_of(*of, situation) for of in zip(bidders, members, rates, strict=True)])
+    return tuple(
+        [
+            _bundle_of(
+                f"parts of GPU {number}",
+                [
+                    _Member(job, sizes[job.id], bids[job.id], _rates(job, kinds, types, situation.knowledge))
+                    for job in jobs
+                ],
+                situation.knowledge.parts_of_gpu,
+            )
+            for number, (kinds, jobs) in enumerate(bundles)
+        ]
+    )
+
+
+class _Member(NamedTuple):
+    """A job of a bundle: the GPU-seconds that it still needs, its bid for a GPU, and the part of its best rate that it
+    has on each type of the market."""
+
+    job: Job
+    size: float
+    bid: float
+    rates: Floats
 
 
 def _rates(job: Job, kinds: Set[str], types: Sequence[str], knowledge: Knowledge) -> Floats:
@@ -114,19 +132,15 @@ def _rates(job: Job, kinds: Set[str], types: Sequence[str], knowledge: Knowledge
     return np.array([(known[kind] / best if best else 1.0) if kind in kinds else 0.0 for kind in types])
 
 
-def _bundle_of(
-    bidder: str, members: Sequence[tuple[Job, float]], rates: Sequence[Floats], situation: Situation
-) -> Bundle:
-    """Returns the bundle of jobs with what each bids for a GPU: as long, and as fast on each type, as they are in the
-    mean by what they bid together."""
-    sizes = np.array([_size(situation, job) for job, _ in members])
-    parts = np.array([situation.knowledge.parts_of_gpu[job.id] for job, _ in members])
-    utilities = parts * [offered for _, offered in members]
+def _bundle_of(name: str, members: Sequence[_Member], parts_of_gpu: Mapping[JobId, float]) -> Bundle:
+    """Returns the bundle of these jobs: as long, and as fast on each type, as they are in the mean by their utility."""
+    parts = np.array([parts_of_gpu[of.job.id] for of in members])
+    utilities = parts * [of.bid for of in members]
     weights = utilities / utilities.sum()
-    left, of_types = float(weights @ (sizes / parts)), tuple((weights @ np.array(rates)).tolist())
-    throughput = GangThroughput(1, of_types, of_types, max_servers=1, mixes_types=False)
-    market_job = HadarJob(bidder, throughput, left, left)
-    return Bundle(tuple([job.id for job, _ in members]), market_job, float(utilities.sum()))
+    left = float(weights @ (np.array([of.size for of in members]) / parts))
+    rates = tuple((weights @ np.array([of.rates for of in members])).tolist())
+    throughput = GangThroughput(1, rates, rates, max_servers=1, mixes_types=False)
+    return Bundle(tuple([of.job.id for of in members]), HadarJob(name, throughput, left, left), float(utilities.sum()))
 
 
 class _Reach:

@@ -21,6 +21,7 @@ were shorter. How all of this was chosen, and what each part is worth: docs/unif
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -32,7 +33,7 @@ import numpy as np
 from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.speed import SensitivityMatrix
-from slurmsched.model import Job, JobId, Reason, ReasonCode
+from slurmsched.model import Job, JobId, Reason, ReasonCode, Snapshot
 from slurmsched.model.reasons import format_gpu_hours
 from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools, pools_of
@@ -131,7 +132,10 @@ class UnifiedMarket:
         bundles = self.bundle(situation, pools_of(situation.snapshot).known_types)
         bids = _Bids(situation, counts, Owners(situation, accounts, self.evenness), bundles)
         width = 1 if len(situation.jobs) >= _MANY_JOBS else BEAM_WIDTH
-        entitlement = HadarPrices(bids.make_utility, "unified", width, accounts.in_words(), bundles)(situation)
+        market = HadarPrices(
+            bids.make_utility, "unified", width, accounts.in_words(), bundles, seconds_left(situation.snapshot)
+        )
+        entitlement = market(situation)
         hadar_state = entitlement.next_state
         return replace(
             entitlement,
@@ -152,6 +156,14 @@ def waited(job: Job, situation: Situation) -> float:
         return 0.0
     since = job.submit_time if job.eligible_time is None else job.eligible_time
     return max(situation.snapshot.time - since, 0.0)
+
+
+def seconds_left(snapshot: Snapshot) -> Callable[[Knowledge, Job], float]:
+    """Returns how much longer a job runs by what is known, its time limit and how long it has run."""
+    of_gpus = (job for job in snapshot.jobs if job.original_request.gpus or job.original_request.shards)
+    limits = Counter(job.time_limit for job in of_gpus)
+    all_jobs = max(limits.total(), 1)
+    return lambda knowledge, job: knowledge.likely_seconds(job, limits[job.time_limit] / all_jobs)
 
 
 def _idle_for(job: Job, situation: Situation) -> int:

@@ -11,7 +11,7 @@ A job that preempted others is not itself preempted in the next round: its start
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
@@ -61,8 +61,15 @@ class HadarProblem:
     running: Mapping[JobId, TaskAllocation]
 
 
+SecondsLeft = Callable[[Knowledge, Job], float]
+"""How much longer a job runs; infinite where that is not known."""
+
+
 def build_problem(
-    situation: Situation, leaving: Iterable[Job] = (), resources: RoundResources | None = None
+    situation: Situation,
+    leaving: Iterable[Job] = (),
+    resources: RoundResources | None = None,
+    seconds_left: SecondsLeft = Knowledge.remaining_seconds,
 ) -> HadarProblem:
     """Returns the schedulable jobs in submission order, and the GPUs that they have or could have on open nodes, with
     those of the running jobs in `leaving`, which are not in the situation. `resources` are those of the situation."""
@@ -82,7 +89,7 @@ def build_problem(
         classes=classes,
     )
     never_fits = {alike for alike, job in of_asks.items() if empty_cluster.unmet_demand(job)}
-    jobs, usable = _HadarJobs(situation, eligibility, pools), np.zeros(len(pools), dtype=np.bool_)
+    jobs, usable = _HadarJobs(situation, eligibility, pools, seconds_left), np.zeros(len(pools), dtype=np.bool_)
     schedulable = [
         (job, jobs.request_of(job, alike))
         for alike, job in zip(asks, in_order, strict=True)
@@ -140,8 +147,8 @@ class _HadarJobs:
     """The jobs for Hadar. An iteration is a second on the reference type with proportional CPUs and memory. Jobs that
     are equally fast share the object that tells it."""
 
-    def __init__(self, situation: Situation, eligibility: Eligibility, pools: Pools) -> None:
-        self._now, self._knowledge = situation.snapshot.time, situation.knowledge
+    def __init__(self, situation: Situation, eligibility: Eligibility, pools: Pools, seconds_left: SecondsLeft) -> None:
+        self._now, self._knowledge, self._seconds_left = situation.snapshot.time, situation.knowledge, seconds_left
         self._eligibility, self._pools = eligibility, pools
         self._estimates = estimates_by_type(pools.known_types)
         self._types: dict[int, tuple[tuple[Mask, ...], frozenset[str]]] = {}
@@ -182,7 +189,7 @@ class _HadarJobs:
         if throughput is None:
             together, apart = _rates(job, profile, self._estimates, request.eligible | held, knowledge)
             throughput = self._throughputs[key] = GangThroughput(request.gpus, together, apart, *request.spread)
-        remaining = knowledge.remaining_seconds(job)
+        remaining = self._seconds_left(knowledge, job)
         remaining = DEFAULT_REMAINING if remaining == inf else remaining
         total, age = remaining + knowledge.done_seconds(job), max(0.0, self._now - job.submit_time)
         return HadarJob(job.id, throughput, remaining, total, age)
@@ -320,6 +327,7 @@ class HadarPrices:
     """What is told of users beside where their jobs rank, by user."""
     bundles: tuple[Bundle, ...] = ()
     """Jobs that are not in the situation. The GPUs that they get, others do not."""
+    seconds_left: SecondsLeft = Knowledge.remaining_seconds
 
     def __call__(
         self,
@@ -331,7 +339,7 @@ class HadarPrices:
         """The jobs in `postponed`, `leaving` and `kept` are not in the situation. Those in `leaving` run, and whoever
         has a use for their GPUs gets them; those in `kept` run and stay."""
         resources = RoundResources.of(situation, Proportional())
-        problem = build_problem(situation, (leaving or {}).values(), resources)
+        problem = build_problem(situation, (leaving or {}).values(), resources, self.seconds_left)
         schedulable = {job.job for job in problem.queue}
         problem = replace(problem, queue=(*problem.queue, *(bundle.bidder for bundle in self.bundles)))
         scheduler = HadarScheduler(

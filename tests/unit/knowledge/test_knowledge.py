@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.knowledge.length_distribution import LEVELS, LengthDistribution, expected_lengths
+from slurmsched.knowledge.length_distribution import LEVELS, LengthDistribution, expected_lengths, left_of_unknown
 from slurmsched.model import ExpectedLength, Job, Request
 from tests.builders import GIB, job, node, profile, share
 
@@ -139,3 +139,53 @@ def test_what_earlier_runs_tell_of_the_rest_comes_before_what_was_said() -> None
     nobodys = replace(KNOWN, lengths={"1": ExpectedLength(*[60.0] * 5)})
     assert nobodys.remaining_seconds(told) == 2 * 3600, "no run of its owner is known"
     assert nobodys.latest_remaining_seconds(told) == 2 * 3600
+
+
+HOUR, DAY = 3600.0, 86400.0
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "limit"),
+    [(0.0, None), (0.0, HOUR), (600.0, 1200.0), (DAY, 7 * DAY), (6 * DAY, 7 * DAY), (2 * HOUR, HOUR), (50 * DAY, None)],
+)
+def test_a_job_of_which_nothing_is_known_runs_for_as_long_as_those_still_do_that_ran_for_so_long(
+    elapsed: float, limit: float | None
+) -> None:
+    """The mean of draws of the log-logistic curve, cut at the limit or after a hundred days."""
+    cut = limit if limit is not None and limit > elapsed else 100 * DAY
+    passed = 1 / (1 + (elapsed / HOUR) ** (-1 / 1.2)) if elapsed else 0.0
+    levels = passed + (1 - passed) * (np.arange(2_000_000) + 0.5) / 2_000_000
+    lengths = np.minimum(HOUR * (levels / (1 - levels)) ** 1.2, cut)
+    assert left_of_unknown(elapsed, limit) == pytest.approx(float(lengths.mean()) - elapsed, rel=0.01)
+
+
+def after(seconds: float, limit: float | None, hint: str = "") -> tuple[Knowledge, Job]:
+    """A job that has run for so long, and what is known then."""
+    one = job(1, time_limit=limit, hint=hint)
+    return replace(KNOWN, service={"1": seconds} if seconds else {}), one
+
+
+@pytest.mark.parametrize(
+    ("known", "with_same_limit", "likely"),
+    [
+        pytest.param(after(0, 7 * DAY, "duration=2h"), 0.0, 2 * HOUR, id="as hinted"),
+        pytest.param(after(HOUR, 7 * DAY, "duration=2h"), 1.0, HOUR, id="what is left of the hint"),
+        pytest.param(after(0, 7 * DAY), 1.0, left_of_unknown(HOUR, 7 * DAY), id="a limit of all jobs tells nothing"),
+        pytest.param(after(DAY, 7 * DAY), 1.0, left_of_unknown(DAY, 7 * DAY), id="but that it has run for a day does"),
+        pytest.param(
+            after(0, 10 * HOUR), 0.5, (10 * HOUR * left_of_unknown(HOUR, 10 * HOUR)) ** 0.5, id="that of half of them"
+        ),
+        pytest.param(after(HOUR, 10 * HOUR), 0.0, 9 * HOUR, id="one of its own"),
+        pytest.param(after(60, HOUR), 1.0, left_of_unknown(HOUR / 2, HOUR), id="in the first half of its limit"),
+        pytest.param(after(HOUR / 2, None), 0.5, left_of_unknown(HOUR, None), id="no limit, in its first hour"),
+        pytest.param(after(2 * HOUR, HOUR), 0.0, left_of_unknown(2 * HOUR, HOUR), id="runs took all of the limit"),
+    ],
+)
+def test_what_is_likely_left(known: tuple[Knowledge, Job], with_same_limit: float, likely: float) -> None:
+    knowledge, one = known
+    assert knowledge.likely_seconds(one, with_same_limit) == pytest.approx(likely)
+
+
+def test_what_earlier_runs_tell_comes_before_limit_and_age() -> None:
+    known = replace(KNOWN, lengths={"1": ExpectedLength(1200, 900, 60, 3600, 5000, runs=3)})
+    assert known.likely_seconds(job(1, time_limit=7 * DAY), 0.5) == 1200

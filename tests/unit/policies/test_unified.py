@@ -153,6 +153,27 @@ def test_a_job_that_takes_longer_than_was_said_is_preempted_only_after_a_while(o
     assert list(of.decide(seen).targets) == [runs]
 
 
+@pytest.mark.parametrize(
+    ("ran", "limits", "runs"),
+    [
+        pytest.param(24.0, (168, 168), "2", id="the same limit: who ran for a day likely runs for longer"),
+        pytest.param(0.9, (168, 168), "1", id="who has just begun stays"),
+        pytest.param(24.0, (None, None), "2", id="no limits"),
+        pytest.param(2.0, (168, 168), "2", id="or for two hours"),
+        pytest.param(2.0, (168, 900), "1", id="but the other one has a limit that is far longer"),
+        pytest.param(24.0, (168, 2), "2", id="a far shorter one more"),
+    ],
+)
+def test_of_jobs_of_which_nothing_is_told_those_that_have_run_for_long_give_way(
+    ran: float, limits: tuple[float | None, float | None], runs: str
+) -> None:
+    first, second = (None if limit is None else HOUR * limit for limit in limits)
+    running = job(1, on=[share()], hint="ckpt=usr1", run_time=HOUR * ran, time_limit=first)
+    waiting = job(2, time_limit=second, submit_time=9_999.0)
+    seen = situation([node(gpus=1)], [running, waiting], KNOWN, service={"1": HOUR * ran})
+    assert list(policy("unified").decide(seen).targets) == [runs]
+
+
 def test_the_fast_type_goes_to_whom_it_helps() -> None:
     done = decided([node("v1", 1), node("k1", 1, "k80")], [hours(1, 2, model="flat"), hours(2, 2, model="steep")])
     assert {name: target.allocations[0].gpu_type for name, target in done.targets.items()} == {"1": "k80", "2": "v100"}
