@@ -110,7 +110,7 @@ def _offered_experiments(_invocation: Invocation) -> Iterator[tuple[str, str]]:
     shell_complete=complete_policies,
     help="mixed: as NAME or NAME/ORDER, or a variant such as hadar-tune.",
 )
-@click.option("--knowledge", metavar="NAME,...", help="mixed: perfect, or what a site knows.")
+@click.option("--knowledge", metavar="NAME,...", help="mixed: perfect, what a site knows, or same-limits.")
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), help="mixed: write a report with plots to this file."
 )

@@ -141,6 +141,14 @@ class PromiseRow(FigureRow):
         }[self.bound]
 
 
+KNOWLEDGE: Final[Mapping[str, str]] = {
+    "perfect": "perfect knowledge",
+    "site": "what a site knows",
+    "same-limits": "what a site knows where all jobs have the same time limit",
+}
+"""What is known of the jobs of `mixed`, in words, by name."""
+
+
 class MixedColumn(StrEnum):
     """A column of the mixed benchmark, by its name."""
 

@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from slurmsched.experiments.experiment import MixedColumn, MixedRow
+from slurmsched.experiments.experiment import KNOWLEDGE, MixedColumn, MixedRow
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.page import Axis, Plot, Unit, curves, render_page, written_at
 from slurmsched.report.tables import Column, Listing
@@ -119,7 +119,7 @@ def _cell(column: MixedColumn, row: MixedRow, best: float) -> Text:
 def _title(part: tuple[str, str, float | None]) -> str:
     workload, knowledge, load = part
     at = "" if load is None else f", load {load:g}"
-    return f"{workload}, {'perfect knowledge' if knowledge == 'perfect' else 'what a site knows'}{at}"
+    return f"{workload}, {KNOWLEDGE[knowledge]}{at}"
 
 
 def _best(policies: Mapping[str, Mapping[MixedColumn, MixedRow]]) -> Mapping[MixedColumn, float]:

@@ -18,6 +18,7 @@ from typing import Final, cast
 import numpy as np
 
 from slurmsched.experiments.experiment import (
+    KNOWLEDGE,
     Bound,
     ExperimentError,
     ExperimentResult,
@@ -26,7 +27,7 @@ from slurmsched.experiments.experiment import (
     MixedRow,
 )
 from slurmsched.experiments.mixed.benchmark_workloads import (
-    KNOWLEDGE,
+    COMPARED_KNOWLEDGE,
     SITE_OPTIONS,
     SITE_SETTINGS,
     WORKLOADS,
@@ -303,7 +304,7 @@ def selection(setup: ExperimentSetup) -> Selection:
     loads = _names(options, "loads", [f"{load:g}" for load in ([QUICK_LOAD] if setup.quick else LOADS)])
     return Selection(
         _known(_names(options, "workloads", ["drawn"] if setup.quick else WORKLOADS), WORKLOADS, "workload"),
-        _known(_names(options, "knowledge", KNOWLEDGE), KNOWLEDGE, "knowledge"),
+        _known(_names(options, "knowledge", COMPARED_KNOWLEDGE), KNOWLEDGE, "knowledge"),
         tuple(_load(text) for text in loads),
         tuple(dict.fromkeys(candidate_named(text).name for text in policies)),
         setup.seeds[:1] if setup.quick else setup.seeds,

@@ -13,7 +13,8 @@ the jobs would just keep all GPUs busy if each type had an equal part of every j
 Knowledge is `perfect`: everybody hints the true model and duration, all profiles are true, and limits are a tenth and
 ten minutes above what the job takes on the slowest type. Or it is a `site`'s: nobody hints a duration, limits are two
 to ten times too long, a third of the jobs have no profile, and of each profile rates and gains by more CPUs are 20 %
-too high or too low; Slurm's accounting tells what ended runs used, from which daemons learn.
+too high or too low; Slurm's accounting tells what ended runs used, from which daemons learn. With `same-limits` it is
+the same, and everybody leaves the limit that the partition has, a week.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ _CHECKPOINT_SECONDS: Final = 10.0
 
 NO_PROFILE, RATE_ERROR, LEAST_OVER, MOST_OVER = 1 / 3, 0.2, 2.0, 10.0
 """What a site knows: the part of jobs without a profile, the error of rates, and times by which limits are too long."""
+_SAME_LIMIT: Final = 7 * DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,8 @@ WORKLOADS: Final[Mapping[str, MixedWorkload]] = {
 }
 """Every workload by name."""
 
-KNOWLEDGE: Final = ("perfect", "site")
+COMPARED_KNOWLEDGE: Final = ("perfect", "site")
+"""What is compared unless something else is asked for."""
 
 
 def true_profiles(types: Sequence[str] = (REFERENCE, "p100", "k80")) -> Mapping[str, Profile]:
@@ -399,11 +402,12 @@ class MixedInputs:
                 for job, seconds in zip(jobs, longest, strict=True)
             }
             return Scenario(nodes, trace, perfect, submissions=submissions)
-        over = random_stream(self.seed, "limits").uniform(LEAST_OVER, MOST_OVER, len(jobs)).tolist()
+        over = random_stream(self.seed, "limits").uniform(LEAST_OVER, MOST_OVER, len(jobs))
+        limits = np.full(len(jobs), _SAME_LIMIT) if self.knowledge == "same-limits" else over * longest
         told = random_stream(self.seed, "profiles").random(len(jobs)) >= NO_PROFILE
         submissions = {
-            job.id: hinted_submission(job, nodes, seconds * times, job.model if tells else "", hinted=False)
-            for job, seconds, times, tells in zip(jobs, longest, over, told, strict=True)
+            job.id: hinted_submission(job, nodes, limit, job.model if tells else "", hinted=False)
+            for job, limit, tells in zip(jobs, limits.tolist(), told, strict=True)
         }
         # The simulated cluster numbers jobs in order of arrival, from 1.
         own: Mapping[JobId, Profile] = {

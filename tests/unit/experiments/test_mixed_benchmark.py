@@ -264,6 +264,9 @@ def test_a_site_knows_no_durations_too_long_limits_and_two_thirds_of_the_profile
     for each in site.trace.jobs:
         exact = ((perfect.submissions[each.id].time_limit or 0) - 600) / 1.1
         assert 2 <= (site.submissions[each.id].time_limit or 0) / exact <= 10.01
+    same = MixedInputs("drawn", "same-limits", 0.9, 42, 300).scenario(ExperimentSetup(None))
+    week = {job: replace(made, time_limit=7 * 86400) for job, made in site.submissions.items()}
+    assert same == replace(site, submissions=week, accounting=same.accounting)
     assert perfect.real is None
     assert perfect.accounting is None
     assert site.real is not None
@@ -403,7 +406,9 @@ def test_the_number_of_jobs_can_be_chosen() -> None:
         pytest.param({"jobs": "1"}, "--jobs 1: expected a number from 2 to 2000", id="one job has no load"),
         pytest.param({"jobs": "many"}, "--jobs many: expected a number", id="jobs are no number"),
         pytest.param({"workloads": "helios"}, "there is no workload 'helios'; known are drawn", id="workload"),
-        pytest.param({"knowledge": "none"}, "there is no knowledge 'none'; known are perfect, site", id="knowledge"),
+        pytest.param(
+            {"knowledge": "none"}, "there is no knowledge 'none'; known are perfect, site, same-limits", id="knowledge"
+        ),
         pytest.param({"loads": "0.9,much"}, "--loads much: expected parts", id="no number"),
         pytest.param({"loads": "0"}, "--loads 0: expected parts", id="no load"),
         pytest.param({"loads": "nan"}, "--loads nan: expected parts", id="not a number"),
