@@ -196,19 +196,17 @@ class _Room:
 
 
 def preempt_parts(session: Session) -> None:
-    """Finish step: jobs that wait for parts of GPUs and are due some preempt jobs with whole GPUs that are due none,
-    and all of them others with parts that bid far less."""
+    """Finish step: jobs that wait for parts of GPUs preempt others with parts that bid far less; those that are due
+    some, and cannot, preempt jobs with whole GPUs that are due none."""
     jobs, due = session.jobs, session.entitlement.parts_due
-    shared = any(has_part(jobs[job]) for job in session.running)
-    if session.moves_left <= 0 or not (due or shared):
+    if session.moves_left <= 0 or not (due or any(has_part(jobs[job]) for job in session.running)):
         return
-    free, of_whole, of_parts = AllocateFastestPart(session), _PreemptUndue(session), _PreemptParts(session)
+    free, of_parts, of_whole = AllocateFastestPart(session), _PreemptParts(session), _PreemptUndue(session)
     for ranked in session.ranking:
         job = jobs[ranked.job]
         if has_part(job) and session.needs_placement(job):
-            admitted = job.id in due and (free.try_admit(job) or of_whole.try_admit(job))
-            if shared and not admitted:
-                of_parts.try_admit(job)
+            steps = (free, of_parts, of_whole) if job.id in due else (of_parts,)
+            any(step.try_admit(job) for step in steps)
 
 
 class _PreemptParts(Preempt):

@@ -52,8 +52,8 @@ _POWER: Final = 0.75
 _MIN_BENEFIT: Final = 12.0
 """What a restart of a running job saves, in costs of a restart: a fifth fewer than with 3, and nobody ends later."""
 
-SHORTEST: Final = 60.0
-"""Seconds, as of a restart. Shorter jobs count as this long, so that no job is infinitely urgent."""
+SHORTEST: Final = 360.0
+"""Seconds. Shorter jobs count as this long, so that no job is infinitely urgent."""
 
 _PATIENCE: Final = 3600.0
 """Seconds for which a job waits for its first start before it counts more."""

@@ -15,7 +15,7 @@ from slurmsched.model import Decision, Gpu, Job, JobState, Node, NodeAllocation,
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
 from slurmsched.policies.parts import bundle_parts
-from slurmsched.policies.unified import bid
+from slurmsched.policies.unified import SHORTEST, bid
 from tests.builders import job, node, share, situation
 
 
@@ -486,12 +486,17 @@ def test_what_waits_for_parts_of_gpus_bids_for_whole_ones_together(
     assert set(decision.victims) == ({"1"} if taken_by and len(nodes) == 1 else set())
 
 
-def test_who_waits_for_a_part_and_fits_beside_another_takes_no_whole_gpu() -> None:
-    """All CPUs beside the part of the other GPU are idle."""
-    with_parts = [part(1, 660, 1, runs=True), replace(whole(2, 660), allocations=(share("n1", [1], 1, 0),))]
-    running = replace(with_parts[1], state=JobState.RUNNING, state_text="RUNNING", run_time=HOUR)
-    decision = decide_on([node("n1", 2, shards=4)], [with_parts[0], running, part(3, 10, 3)])
-    assert (set(nodes_of(decision)), dict(decision.victims)) == ({"1", "2", "3"}, {})
+@pytest.mark.parametrize(
+    ("count", "leaves"),
+    [pytest.param(1, {}, id="it fits beside the part"), pytest.param(4, {"1": "3"}, id="the part bids far less")],
+)
+def test_nobody_loses_a_whole_gpu_for_a_part_where_the_one_of_another_part_does(
+    count: int, leaves: Mapping[str, str]
+) -> None:
+    """One job has a part of one GPU, a longer one the other GPU."""
+    running = job(2, 1, hint="duration=6000m,ckpt=usr1", on=[share("n1", [1], 1, 0)], run_time=HOUR)
+    decision = decide_on([node("n1", 2, shards=4)], [part(1, 660, count, runs=True), running, part(3, 10, 3)])
+    assert (set(nodes_of(decision)), dict(decision.victims)) == ({"1", "2", "3"} - leaves.keys(), leaves)
 
 
 @pytest.mark.parametrize("running", [part(1, 660, runs=True), whole(1, 660, runs=True)], ids=["part", "whole"])
@@ -531,7 +536,7 @@ def test_bundles_fill_a_gpu_at_most_with_the_highest_bids_first(asked: list[tupl
     seen = replace(seen, parts=tuple(jobs), jobs=(), knowledge=replace(seen.knowledge, parts_of_gpu=parts))
     bundles = bundle_parts(seen, ("v100",))
 
-    left = {one.id: parts[one.id] * (one.hints.duration or 0.0) for one in jobs}
+    left = {one.id: parts[one.id] * max(one.hints.duration or 0.0, SHORTEST) for one in jobs}
     ranked = sorted(jobs, key=lambda one: (-bid(left[one.id], left[one.id]), one.queue_key))
     assert [set(one.jobs) for one in bundles] == bundles_in_words(ranked, nodes, parts)
     for one in bundles:
