@@ -257,9 +257,10 @@ class Knowledge:
         """Returns `remaining_seconds` where earlier runs or the hinted duration tell it; else a geometric mean of what
         is left of the time limit and of what jobs still run that have run for as long.
 
-        The limit counts the less in it, the more jobs have the same, as a part of all jobs: one that all have, as that
-        of their partition, tells nothing. A job in its first hour, or the first half of its limit, counts as if that
-        had passed, so that none gives way to one like it soon after its start. Always above zero and finite.
+        The limit counts alone unless more than half of all jobs have the same, and the less the more have it: what all
+        have, as the limit of their partition, tells nothing. A job in its first hour, or the first half of its limit,
+        counts as if that had passed, so that none gives way to one like it soon after its start. Always above zero and
+        finite.
         """
         told = self._remaining_as_told(job)
         if told is not None:
@@ -267,7 +268,8 @@ class Knowledge:
         by_limit = self._remaining_by_limit(job)
         age = max(self.executed_seconds(job), min(MEDIAN_OF_UNKNOWN, (job.time_limit or inf) / 2))
         by_age = left_of_unknown(age, job.time_limit)
-        return by_age if by_limit == inf else by_age * (by_limit / by_age) ** (1.0 - with_same_limit)
+        tells = min(2.0 * (1.0 - with_same_limit), 1.0)
+        return by_age if by_limit == inf else by_age * (by_limit / by_age) ** tells
 
     def _remaining_as_told(self, job: Job) -> float | None:
         """Returns what earlier runs tell, or the hinted duration; None where neither does, or it has passed."""

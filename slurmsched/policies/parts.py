@@ -73,21 +73,28 @@ def _bids(situation: Situation, jobs: Iterable[Job], sizes: Mapping[JobId, float
 
 
 def bundle_parts(situation: Situation, types: Sequence[str]) -> tuple[Bundle, ...]:
-    """Returns the jobs that wait for parts of GPUs and do not fit beside others, in bundles of one GPU at most: the
-    highest bids first, each in the fullest bundle that has room for it. `types` are the GPU types of the market.
+    """Returns the jobs that wait for parts of GPUs, do not fit beside others and may not preempt a part, in bundles of
+    one GPU at most: the highest bids first, each in the fullest bundle that has room for it. `types` are the GPU types
+    of the market.
 
     Which of the GPUs of a type are on nodes with CPUs and memory for them does not count, as for whole GPUs.
     """
     waiting = [job for job in situation.parts if has_part(job) and not job.allocations]
     if not waiting:
         return ()
-    sizes, room, reach = _sizes(situation, waiting), _Room.of(situation), _Reach(situation)
-    bids = _bids(situation, waiting, sizes)
+    sizes, room, reach = _sizes(situation, situation.parts), _Room.of(situation), _Reach(situation)
+    bids = _bids(situation, situation.parts, sizes)
+    held = sorted((bids[job.id], job.id, job) for job in situation.parts if has_part(job) and job.allocations)
+    victims = [job for *_, job in held]
     open_bundles = defaultdict[frozenset[str], list[tuple[int, int]]](list)
     bundles = list[tuple[frozenset[str], list[Job]]]()
     for job in sorted(waiting, key=lambda job: (-bids[job.id], job.queue_key)):
         kinds, part = reach.of(job), round(MILLI_PER_GPU * situation.knowledge.parts_of_gpu.get(job.id, 0.0))
         if not kinds or not part or room.take(kinds, part, job.original_request.cpus):
+            continue
+        victim = next((one for one in victims if _makes_room(one, job, kinds, situation.knowledge, bids)), None)
+        if victim is not None:
+            victims.remove(victim)
             continue
         having_room = open_bundles[kinds]
         fullest = bisect_left(having_room, (part, 0))
@@ -113,6 +120,15 @@ def bundle_parts(situation: Situation, types: Sequence[str]) -> tuple[Bundle, ..
             for number, (kinds, jobs) in enumerate(bundles)
         ]
     )
+
+
+def _makes_room(
+    running: Job, newcomer: Job, kinds: Set[str], knowledge: Knowledge, bids: Mapping[JobId, float]
+) -> bool:
+    """Returns whether the job has as much of a GPU of one of these types as the newcomer, which may preempt it."""
+    parts, of_kind = knowledge.parts_of_gpu, {share.gpu_type for share in running.allocations} <= kinds | {""}
+    enough = parts.get(running.id, 0.0) >= parts.get(newcomer.id, 0.0)
+    return enough and of_kind and _MIN_RATIO * bids[running.id] <= bids[newcomer.id]
 
 
 class _Member(NamedTuple):

@@ -173,8 +173,12 @@ def after(seconds: float, limit: float | None, hint: str = "") -> tuple[Knowledg
         pytest.param(after(0, 7 * DAY), 1.0, left_of_unknown(HOUR, 7 * DAY), id="a limit of all jobs tells nothing"),
         pytest.param(after(DAY, 7 * DAY), 1.0, left_of_unknown(DAY, 7 * DAY), id="but that it has run for a day does"),
         pytest.param(
-            after(0, 10 * HOUR), 0.5, (10 * HOUR * left_of_unknown(HOUR, 10 * HOUR)) ** 0.5, id="that of half of them"
+            after(0, 10 * HOUR),
+            0.75,
+            (10 * HOUR * left_of_unknown(HOUR, 10 * HOUR)) ** 0.5,
+            id="three quarters have it",
         ),
+        pytest.param(after(HOUR, 10 * HOUR), 0.5, 9 * HOUR, id="that of half of them counts as one of its own"),
         pytest.param(after(HOUR, 10 * HOUR), 0.0, 9 * HOUR, id="one of its own"),
         pytest.param(after(60, HOUR), 1.0, left_of_unknown(HOUR / 2, HOUR), id="in the first half of its limit"),
         pytest.param(after(HOUR / 2, None), 0.5, left_of_unknown(HOUR, None), id="no limit, in its first hour"),

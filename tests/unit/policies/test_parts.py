@@ -499,6 +499,14 @@ def test_nobody_loses_a_whole_gpu_for_a_part_where_the_one_of_another_part_does(
     assert (set(nodes_of(decision)), dict(decision.victims)) == ({"1", "2", "3"} - leaves.keys(), leaves)
 
 
+def test_who_may_take_the_part_of_another_bids_for_no_whole_gpu_with_those_who_may_not() -> None:
+    """Without the short one the other bids less than the gang: it does not have the gang's GPUs for it."""
+    gang = job(1, 3, hint="duration=1200m,ckpt=usr1", on=[share("n1", [1, 2, 3], 3, 0)], run_time=HOUR)
+    jobs = [part(2, 1200, runs=True), gang, part(3, 1140), part(4, 10, 3)]
+    decision = decide_on([node("n1", 4, shards=4)], jobs)
+    assert (set(nodes_of(decision)), dict(decision.victims)) == ({"1", "4"}, {"2": "4"})
+
+
 @pytest.mark.parametrize("running", [part(1, 660, runs=True), whole(1, 660, runs=True)], ids=["part", "whole"])
 def test_guards_hold_for_jobs_with_parts_of_gpus_too(running: Job) -> None:
     jobs = [running, part(2, 10)]
