@@ -76,8 +76,7 @@ class Pipeline:
     """Whether a promised start is kept from round to round, ahead of the order; else the order decides anew."""
     parts_order: Order | None = None
     """The order of the jobs that ask for no whole GPU, where `entitle` decides for those that do: behind whom it gives
-    GPUs and before the others. They preempt each other by its rule, and those in `Entitlement.parts_due` also the
-    others. None: by submission, behind all, and without."""
+    GPUs and before the others. They preempt each other by its rule. None: by submission, behind all, and without."""
 
     @property
     def only_starts(self) -> bool:
@@ -217,12 +216,12 @@ def _finish(session: Session, steps: Iterable[FinishStep]) -> None:
 
 def _entitlement(entitle: Entitle, situation: Situation, parts_order: Order | None) -> Entitlement:
     """Return what jobs are due. Whole GPUs are divided by it; jobs with parts of GPUs or without any have an order of
-    their own. They are not preempted by those with whole GPUs, and preempt such only in `parts_due`."""
+    their own, and neither preempt those with whole GPUs nor are preempted by them."""
     due = tuple(job for job in situation.jobs if job.original_request.gpus)
     others = tuple(job for job in situation.jobs if not job.original_request.gpus)
     if not others:
         return entitle(situation)
-    of_due = entitle(replace(situation, jobs=due, parts=others))
+    of_due = entitle(replace(situation, jobs=due))
     names = frozenset(job.id for job in others)
 
     def without_others(allocations: Mapping[JobId, Allocation]) -> Mapping[JobId, Allocation]:
@@ -231,8 +230,7 @@ def _entitlement(entitle: Entitle, situation: Situation, parts_order: Order | No
     utility, why_start, why_wait, next_state = of_due.utility, of_due.why_start, of_due.why_wait, of_due.next_state
     return replace(
         of_due,
-        order=of_due.order
-        and _OrderOfBoth(of_due.order, due, parts_order, others, of_due.gpu_types.keys(), of_due.parts_due),
+        order=of_due.order and _OrderOfBoth(of_due.order, due, parts_order, others, of_due.gpu_types.keys()),
         movable_only=of_due.movable_only | names,
         utility=utility and (lambda allocations: utility(without_others(allocations))),
         why_start=why_start and (lambda job: Reason(ReasonCode.FILLS_IN) if job.id in names else why_start(job)),
@@ -245,14 +243,13 @@ def _entitlement(entitle: Entitle, situation: Situation, parts_order: Order | No
 @dataclass(frozen=True, slots=True)
 class _OrderOfBoth:
     """The order of the jobs with whole GPUs, `due`, and that of the `others`, as in `Pipeline.parts_order`: those with
-    whole GPUs that get any are in `given`, and `parts_due` is that of `Entitlement`."""
+    whole GPUs that get any are in `given`. Of its rule only jobs of one kind are asked together."""
 
     order: Order
     due: tuple[Job, ...]
     others_order: Order | None
     others: tuple[Job, ...]
     given: Set[JobId]
-    parts_due: Set[JobId]
 
     @property
     def name(self) -> str:
@@ -274,8 +271,6 @@ class _OrderOfBoth:
         def preempts(newcomer: Job, running: Job) -> bool:
             if newcomer.original_request.gpus:
                 return rule(newcomer, running)
-            if running.original_request.gpus:
-                return newcomer.id in self.parts_due and running.id not in self.given
-            return of_others(newcomer, running)
+            return not running.original_request.gpus and of_others(newcomer, running)
 
         return preempts

@@ -194,11 +194,11 @@ def _hadare(chosen: Choices) -> Policy:
 
 
 def _unified(chosen: Choices) -> Policy:
-    from slurmsched.policies.parts import HighestBid, bundle_parts, preempt_parts  # noqa: PLC0415
+    from slurmsched.policies.parts import HighestBid, preempt_parts  # noqa: PLC0415
     from slurmsched.policies.place.worth import UNIFIED_PLACEMENT  # noqa: PLC0415
     from slurmsched.policies.unified import UnifiedMarket, make_room_for_promised  # noqa: PLC0415
 
-    steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness, bundle_parts)
+    steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
     admit = tuple([AllocateFastestPart if step is AllocateFree else step for step in ADMISSION_STEPS])
     moves = migrate_to_idle_type, migrate_parts_of_gpus, try_faster_idle_types
     unseen = start_on_other_type, preempt_parts, make_room_for_promised, *moves  # what the market does not see

@@ -88,8 +88,6 @@ class Situation:
     """Whether this is an early round, between two full ones: jobs start on free resources, no running job is touched,
     and the policy's state stays as the last full round left it."""
 
-    parts: tuple[Job, ...] = ()
-    """Where an entitlement decides on `jobs` with whole GPUs alone: the others, among them those with parts of GPUs."""
     idle_last: Mapping[JobId, IdleGpus] = field(default_factory=dict)
     """Running jobs with idle GPUs that rank behind all others."""
 
@@ -194,8 +192,6 @@ class Entitlement:
     anti_affinity: Mapping[JobId, JobId] = field(default_factory=dict)
     protected: Mapping[JobId, Reason] = field(default_factory=dict)
     postponed: Mapping[JobId, Reason] = field(default_factory=dict)
-    parts_due: frozenset[JobId] = frozenset()
-    """Waiting jobs with parts of GPUs that are due whole ones together: they may preempt jobs that are due none."""
     movable_only: frozenset[JobId] = frozenset()
     """Running jobs that are preempted for no newcomer, but may be moved to other nodes."""
     promised_anew: frozenset[JobId] = frozenset()

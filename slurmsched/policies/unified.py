@@ -40,7 +40,7 @@ from slurmsched.policies.cluster.resources import Allocation, FreeResources, Poo
 from slurmsched.policies.finish.defragment import make_room
 from slurmsched.policies.hadar.policy import HadarPrices
 from slurmsched.policies.hadar.primal_dual import BEAM_WIDTH
-from slurmsched.policies.hadar.problem import Bundle, HadarJob, InverseTime, ServerPools, Utility
+from slurmsched.policies.hadar.problem import HadarJob, InverseTime, ServerPools, Utility
 from slurmsched.policies.owners import FURTHEST, Accounts, Owners, accounts_of
 from slurmsched.policies.session import Session
 from slurmsched.policies.stages import Entitlement, Situation
@@ -92,11 +92,9 @@ def urged(waited: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class UnifiedMarket:
-    """The entitlement of `unified`; `evenness` 0 leaves out who the owners are. `bundle` returns what waits for parts
-    of GPUs of these types, and bids for whole ones beside the jobs of the situation."""
+    """The entitlement of `unified`; `evenness` 0 leaves out who the owners are."""
 
     evenness: float
-    bundle: Callable[[Situation, Sequence[str]], tuple[Bundle, ...]] = lambda *_: ()
 
     def __call__(self, situation: Situation) -> Entitlement:
         accounts = accounts_of(situation)
@@ -129,12 +127,9 @@ class UnifiedMarket:
         return entitlement if times <= fewer else counting(fewer)
 
     def _entitled(self, situation: Situation, accounts: Accounts, counts: Mapping[JobId, float]) -> Entitlement:
-        bundles = self.bundle(situation, pools_of(situation.snapshot).known_types)
-        bids = _Bids(situation, counts, Owners(situation, accounts, self.evenness), bundles)
+        bids = _Bids(situation, counts, Owners(situation, accounts, self.evenness))
         width = 1 if len(situation.jobs) >= _MANY_JOBS else BEAM_WIDTH
-        market = HadarPrices(
-            bids.make_utility, "unified", width, accounts.in_words(), bundles, seconds_left(situation.snapshot)
-        )
+        market = HadarPrices(bids.make_utility, "unified", width, accounts.in_words(), seconds_left(situation.snapshot))
         entitlement = market(situation)
         hadar_state = entitlement.next_state
         return replace(
@@ -191,11 +186,8 @@ class _Bids:
     """What the jobs of a round bid, and what that makes of prices. `counts` is how much more a bid counts than by its
     size, but for its owner."""
 
-    def __init__(
-        self, situation: Situation, counts: Mapping[JobId, float], owners: Owners, bundles: Sequence[Bundle] = ()
-    ) -> None:
+    def __init__(self, situation: Situation, counts: Mapping[JobId, float], owners: Owners) -> None:
         self._situation, self._counts, self._owners = situation, counts, owners
-        self._of_bundles = {one.bidder.job: (one.utility * one.bidder.remaining, 1.0) for one in bundles}
         self._pools = pools_of(situation.snapshot)
         self._row_of: Mapping[JobId, int] = {}
         self._types: tuple[str, ...] = ()
@@ -208,8 +200,7 @@ class _Bids:
         """How much more it counts, because of its owner among others; [jobs]."""
 
     def make_utility(self, queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
-        """Returns U of the jobs in the queue, for `HadarPrices`; the bundles come last."""
-        queue = queue[: len(queue) - len(self._of_bundles)]
+        """Returns U of the jobs in the queue, for `HadarPrices`."""
         names, types = [job.job for job in queue], servers.types
         best = np.array(servers.best_rates([job.throughput for job in queue]), dtype=np.float64)
         self._row_of, self._types = {name: row for row, name in enumerate(names)}, types
@@ -224,7 +215,6 @@ class _Bids:
         behind = self._of_owner.tolist()
         return InverseTime(
             {name: (bid(size, 1.0, count), 1.0) for name, size, count in zip(names, sizes, behind, strict=True)}
-            | self._of_bundles
         )
 
     def _per_gpu(self, rows: Ints, relative_rates: Floats) -> Floats:

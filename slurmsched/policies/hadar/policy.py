@@ -31,7 +31,6 @@ from slurmsched.policies.empty_cluster import EmptyCluster
 from slurmsched.policies.hadar.places import FreeGpus, undominated
 from slurmsched.policies.hadar.primal_dual import BEAM_WIDTH, HadarScheduler, PricedRound
 from slurmsched.policies.hadar.problem import (
-    Bundle,
     GangThroughput,
     HadarJob,
     ServerPools,
@@ -325,8 +324,6 @@ class HadarPrices:
     """As of `HadarScheduler`."""
     of_users: Mapping[str, str] = field(default_factory=dict)
     """What is told of users beside where their jobs rank, by user."""
-    bundles: tuple[Bundle, ...] = ()
-    """Jobs that are not in the situation. The GPUs that they get, others do not."""
     seconds_left: SecondsLeft = Knowledge.remaining_seconds
 
     def __call__(
@@ -340,8 +337,6 @@ class HadarPrices:
         has a use for their GPUs gets them; those in `kept` run and stay."""
         resources = RoundResources.of(situation, Proportional())
         problem = build_problem(situation, (leaving or {}).values(), resources, self.seconds_left)
-        schedulable = {job.job for job in problem.queue}
-        problem = replace(problem, queue=(*problem.queue, *(bundle.bidder for bundle in self.bundles)))
         scheduler = HadarScheduler(
             self.make_utility, situation.restart_cost, situation.period, beam_width=self.beam_width
         )
@@ -349,11 +344,11 @@ class HadarPrices:
         priced_round = PricedRound(scheduler, problem.queue, problem.servers)
         allocations = priced_round.decide(problem.running)
         estimates = _estimated_throughputs(problem, situation, allocations)
-        due = _types_by_job(problem, _on_faster_idle_types(problem, allocations, estimates))
-        types = {name: kinds for name, kinds in due.items() if name in schedulable}
+        types = _types_by_job(problem, _on_faster_idle_types(problem, allocations, estimates))
         running = {job.id: job for job in situation.jobs if job.id in problem.running}
         measured = {job_id: situation.knowledge.measured_types(job) for job_id, job in running.items()}
         protected = {**protected_preemptors(situation), **(kept or {})}
+        schedulable = {job.job for job in problem.queue}
 
         def total_utility(allocations: Mapping[JobId, Allocation]) -> float:
             """CPUs or memory may lead to other nodes than the prices chose; no job is preempted for a lower utility."""
@@ -378,7 +373,6 @@ class HadarPrices:
                 for kind, rate in zip(problem.servers.types, job.throughput.consolidated, strict=True)
                 if kind in measured[job.job]
             },
-            parts_due=frozenset(chain.from_iterable(one.jobs for one in self.bundles if one.bidder.job in due)),
             protected=protected,
             postponed=postponed or {},
             mixes_types=True,

@@ -71,16 +71,6 @@ class HadarJob:
         return self.age + delay + self.remaining / rate if rate > 0 else inf
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """Jobs with parts of GPUs that fill one GPU at most and ask for it as one, the `bidder`."""
-
-    jobs: tuple[str, ...]
-    bidder: HadarJob
-    utility: float
-    """The sum of their utilities at their best rates."""
-
-
 @dataclass(frozen=True, eq=False)
 class ServerPools:
     """Pools of GPUs (h and r of the paper): `capacity[p]` GPUs of type `types[type_of[p]]` on server `server_of[p]`."""

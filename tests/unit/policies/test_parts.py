@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,6 @@ from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import Decision, Gpu, Job, JobState, Node, NodeAllocation, Reason, ReasonCode, Request, Resources
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
-from slurmsched.policies.parts import bundle_parts
-from slurmsched.policies.unified import SHORTEST, bid
 from tests.builders import job, node, share, situation
 
 
@@ -443,8 +441,7 @@ def test_of_jobs_with_parts_of_gpus_the_one_with_the_least_gpu_time_starts_first
         pytest.param(part(1, 660, runs=True), part(2, 500), False, id="hardly less"),
         pytest.param(part(1, 660, 1, runs=True), part(2, 149), False, id="as long, by the part of a GPU"),
         pytest.param(part(1, 660, runs=True), whole(2, 10), False, id="not for whole GPUs: these have a market"),
-        pytest.param(whole(1, 660, runs=True), part(2, 10), True, id="a whole GPU, which is due to nobody else"),
-        pytest.param(whole(1, 660, runs=True), part(2, 600), False, id="not for as much: restarts cost something"),
+        pytest.param(whole(1, 660, runs=True), part(2, 10), False, id="and none with whole GPUs"),
     ],
 )
 def test_a_job_with_a_part_of_a_gpu_makes_room_for_another_with_far_less_to_go(
@@ -455,104 +452,11 @@ def test_a_job_with_a_part_of_a_gpu_makes_room_for_another_with_far_less_to_go(
     assert set(nodes_of(decision)) == {newcomer.id if leaves else running.id}
 
 
-@pytest.mark.parametrize(
-    ("waiting", "nodes", "taken_by"),
-    [
-        pytest.param([part(2, 100, 1)], [node("n1", 1, shards=4)], [], id="a quarter of a GPU bids less than a whole"),
-        pytest.param(
-            [part(2, 100, 2), part(3, 100, 2)], [node("n1", 1, shards=4)], ["2", "3"], id="two halves more, together"
-        ),
-        pytest.param([part(2, 10)], [node("n1", 1)], [], id="its GPU has no parts"),
-        pytest.param(
-            [part(2, 10)],
-            [node("n1", 1, shards=4), node("n2", 1, shards=4)],
-            ["2"],
-            id="another is idle: nobody leaves",
-        ),
-        pytest.param(
-            [replace(part(2, 10), partitions=("other",))],
-            [node("n1", 1, shards=4)],
-            [],
-            id="its partition does not have that node",
-        ),
-    ],
-)
-def test_what_waits_for_parts_of_gpus_bids_for_whole_ones_together(
-    waiting: Sequence[Job], nodes: Sequence[Node], taken_by: Sequence[str]
-) -> None:
-    """Against a job that runs for two hours more."""
-    decision = decide_on(nodes, [whole(1, 180, runs=True), *waiting])
-    assert {job for job in nodes_of(decision) if job != "1"} == set(taken_by)
-    assert set(decision.victims) == ({"1"} if taken_by and len(nodes) == 1 else set())
-
-
-@pytest.mark.parametrize(
-    ("count", "leaves"),
-    [pytest.param(1, {}, id="it fits beside the part"), pytest.param(4, {"1": "3"}, id="the part bids far less")],
-)
-def test_nobody_loses_a_whole_gpu_for_a_part_where_the_one_of_another_part_does(
-    count: int, leaves: Mapping[str, str]
-) -> None:
-    """One job has a part of one GPU, a longer one the other GPU."""
-    running = job(2, 1, hint="duration=6000m,ckpt=usr1", on=[share("n1", [1], 1, 0)], run_time=HOUR)
-    decision = decide_on([node("n1", 2, shards=4)], [part(1, 660, count, runs=True), running, part(3, 10, 3)])
-    assert (set(nodes_of(decision)), dict(decision.victims)) == ({"1", "2", "3"} - leaves.keys(), leaves)
-
-
-def test_who_may_take_the_part_of_another_bids_for_no_whole_gpu_with_those_who_may_not() -> None:
-    """Without the short one the other bids less than the gang: it does not have the gang's GPUs for it."""
-    gang = job(1, 3, hint="duration=1200m,ckpt=usr1", on=[share("n1", [1, 2, 3], 3, 0)], run_time=HOUR)
-    jobs = [part(2, 1200, runs=True), gang, part(3, 1140), part(4, 10, 3)]
-    decision = decide_on([node("n1", 4, shards=4)], jobs)
-    assert (set(nodes_of(decision)), dict(decision.victims)) == ({"1", "4"}, {"2": "4"})
-
-
-@pytest.mark.parametrize("running", [part(1, 660, runs=True), whole(1, 660, runs=True)], ids=["part", "whole"])
-def test_guards_hold_for_jobs_with_parts_of_gpus_too(running: Job) -> None:
-    jobs = [running, part(2, 10)]
+def test_guards_hold_for_jobs_with_parts_of_gpus_too() -> None:
+    jobs = [part(1, 660, runs=True), part(2, 10)]
     stays = {"1": Reason(ReasonCode.ASKED_TO_STAY)}
     for guards in ({"non_preemptible": stays}, {"max_moves": 0}, {"starts_only": True}):
         assert not decide_on([node("n1", 1, shards=4)], jobs, **guards).victims
-
-
-def bundles_in_words(waiting: Sequence[Job], nodes: Sequence[Node], parts: Mapping[str, float]) -> list[set[str]]:
-    """The members of `bundle_parts` where all is of one type and nothing is beside: each job, the highest bid first,
-    goes to the bundle with the least room that has enough."""
-    bundles: list[tuple[float, set[str]]] = []
-    gpus = sum(len(one.gpus) for one in nodes)
-    for one in waiting:
-        room = [(left, at) for at, (left, _) in enumerate(bundles) if left >= parts[one.id]]
-        if room:
-            left, at = min(room)
-            bundles[at] = left - parts[one.id], bundles[at][1] | {one.id}
-        elif len(bundles) < gpus:
-            bundles.append((1 - parts[one.id], {one.id}))
-    return [members for _, members in bundles]
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 8), st.integers(1, 10_000)), max_size=40),
-    st.integers(1, 6),
-)
-def test_bundles_fill_a_gpu_at_most_with_the_highest_bids_first(asked: list[tuple[int, int]], gpus: int) -> None:
-    nodes = [node("n1", gpus, shards=8)]
-    jobs = [
-        job(n, request=shards(count), hint=f"duration={m}m", submit_time=9_999.0) for n, (count, m) in enumerate(asked)
-    ]
-    seen = situation(nodes, jobs)
-    parts = {str(n): count / 8 for n, (count, _) in enumerate(asked)}
-    seen = replace(seen, parts=tuple(jobs), jobs=(), knowledge=replace(seen.knowledge, parts_of_gpu=parts))
-    bundles = bundle_parts(seen, ("v100",))
-
-    left = {one.id: parts[one.id] * max(one.hints.duration or 0.0, SHORTEST) for one in jobs}
-    ranked = sorted(jobs, key=lambda one: (-bid(left[one.id], left[one.id]), one.queue_key))
-    assert [set(one.jobs) for one in bundles] == bundles_in_words(ranked, nodes, parts)
-    for one in bundles:
-        seconds = {job: left[job] / parts[job] for job in one.jobs}
-        expected = sum(bid(left[job], seconds[job]) for job in one.jobs)
-        assert one.utility == pytest.approx(expected)
-        assert min(seconds.values()) <= one.bidder.remaining * (1 + 1e-9)
-        assert one.bidder.remaining <= max(seconds.values()) * (1 + 1e-9)
 
 
 def test_a_part_of_a_gpu_starts_before_a_gang_that_has_no_room() -> None:
