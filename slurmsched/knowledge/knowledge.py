@@ -253,7 +253,7 @@ class Knowledge:
         """
         return self._remaining_as_told(job) or self._remaining_by_limit(job)
 
-    def likely_seconds(self, job: Job, with_same_limit: float = 0.0) -> float:
+    def likely_seconds(self, job: Job, with_same_limit: float) -> float:
         """Returns `remaining_seconds` where earlier runs or the hinted duration tell it; else a geometric mean of what
         is left of the time limit and of what jobs still run that have run for as long.
 
@@ -266,10 +266,12 @@ class Knowledge:
         if told is not None:
             return told
         by_limit = self._remaining_by_limit(job)
+        tells = min(2.0 * (1.0 - with_same_limit), 1.0) if by_limit < inf else 0.0
+        if tells == 1.0:
+            return by_limit
         age = max(self.executed_seconds(job), min(MEDIAN_OF_UNKNOWN, (job.time_limit or inf) / 2))
         by_age = left_of_unknown(age, job.time_limit)
-        tells = min(2.0 * (1.0 - with_same_limit), 1.0)
-        return by_age if by_limit == inf else by_age * (by_limit / by_age) ** tells
+        return by_age * (by_limit / by_age) ** tells if tells else by_age
 
     def _remaining_as_told(self, job: Job) -> float | None:
         """Returns what earlier runs tell, or the hinted duration; None where neither does, or it has passed."""
