@@ -19,6 +19,8 @@ SETTINGS_LABEL = "slurmsched.settings"
 VOLUMES = {"home": "/home", "slurm": "/etc/slurm", "config": "/etc/synsched", "state": "/var/lib/synsched"}
 SERVICES = ("db", "dbd", "ctl", "login")
 READY_SECONDS = 120
+REMOVAL_PAUSES = (1.0, 3.0, 9.0)
+"""Seconds between attempts to remove a cluster."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,16 @@ class Cluster:
 
     def down(self) -> None:
         """Removes everything that carries this cluster's label. Raises ClusterError."""
+        for pause in REMOVAL_PAUSES:  # a busy docker says that a container is gone whose endpoint it still removes
+            try:
+                self._remove()
+            except ClusterError:
+                time.sleep(pause)
+            else:
+                return
+        self._remove()
+
+    def _remove(self) -> None:
         containers = self._list_labelled("ps", "-aq")
         if containers:
             self.commands.attempt("docker", "rm", "--force", "--volumes", *containers)

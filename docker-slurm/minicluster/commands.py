@@ -51,6 +51,6 @@ class Commands:
 
 
 def last_line(text: str) -> str:
-    """The last line that is not blank."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """The last line that says something: docker's own last one may be its exit status alone."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("exit status")]
     return lines[-1] if lines else "no message"
