@@ -131,7 +131,8 @@ class _GavelOrder:
     due on any type; one that never ran comes first.
 
     A job is preempted within its slice only for one that never ran: a slice is so long that a job's restarts of a day
-    are enough for its turns, else it would have none left and stay where it is, or wait, for the rest of the day.
+    are enough for its turns, else it would have none left and stay where it is, or wait, for the rest of the day. None
+    is preempted before it has run at all: of several that never ran each would displace the one before.
     """
 
     ranks: Mapping[JobId, float]
@@ -156,7 +157,7 @@ class _GavelOrder:
         ran = situation.knowledge.executed_seconds
 
         def may_preempt(newcomer: Job, running: Job) -> bool:
-            if not self._keeps_type(newcomer) or self._keeps_type(running):
+            if not self._keeps_type(newcomer) or self._keeps_type(running) or not running.run_time:
                 return False
             return running.id not in self.within_slice or not ran(newcomer)
 
