@@ -163,8 +163,14 @@ class PlainRound:
         counts = self.servers.gpus_by_type
         again = self.solve({})
         unmoved = {job: held[job] for job in again if job in held and counts(again[job]) == counts(held[job])}
-        kept, again = self.exchange(kept, held), self.exchange(self.solve(unmoved), held)
-        return again if self.worth(again, held) > self.worth(kept, held) else kept
+        rounds, newcomer = [kept, self.solve(unmoved)], self.scheduler.makes_room_for
+        if newcomer in again and newcomer not in rounds[1]:
+            given = {newcomer: again[newcomer]}
+            for job in again:
+                beside = given | {job: unmoved[job]} if job in unmoved else given
+                given = beside if (self.servers.free_after(beside.values()) >= 0).all() else given
+            rounds.append(self.solve(given))
+        return max((self.exchange(one, held) for one in rounds), key=lambda one: self.worth(one, held))
 
     def solve(self, held: Mapping[str, TaskAllocation]) -> Allocations:
         result, servers, utility = dict(held), self.servers, self.utility

@@ -119,17 +119,21 @@ class UnifiedMarket:
         others = max(promised.gpus - _idle_for(promised, situation), 1)
 
         def counting(times: float) -> Entitlement:
-            return self._entitled(situation, accounts, {**counts, promised.id: counts[promised.id] * times})
+            more = {**counts, promised.id: counts[promised.id] * times}
+            return self._entitled(situation, accounts, more, promised.id)
 
         times = promised.gpus / others
         entitlement = counting(times)
         fewer = max(promised.gpus / max(_gpus_lost(situation, entitlement), 1), 1.0)
         return entitlement if times <= fewer else counting(fewer)
 
-    def _entitled(self, situation: Situation, accounts: Accounts, counts: Mapping[JobId, float]) -> Entitlement:
+    def _entitled(
+        self, situation: Situation, accounts: Accounts, counts: Mapping[JobId, float], promised: JobId = ""
+    ) -> Entitlement:
         bids = _Bids(situation, counts, Owners(situation, accounts, self.evenness))
         width = 1 if len(situation.jobs) >= _MANY_JOBS else BEAM_WIDTH
-        market = HadarPrices(bids.make_utility, "unified", width, accounts.in_words(), seconds_left(situation.snapshot))
+        left = seconds_left(situation.snapshot)
+        market = HadarPrices(bids.make_utility, "unified", width, accounts.in_words(), left, promised)
         entitlement = market(situation)
         hadar_state = entitlement.next_state
         return replace(

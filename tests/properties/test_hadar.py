@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations, product
 
 import numpy as np
@@ -15,6 +16,7 @@ from slurmsched.policies.hadar import exchange
 from slurmsched.policies.hadar.places import find_alloc
 from slurmsched.policies.hadar.primal_dual import (
     HadarScheduler,
+    PricedRound,
     compute_prices,
     dp_allocation,
     fill_idle,
@@ -221,6 +223,41 @@ def test_a_round_is_what_plain_vectors_of_all_pools_come_to(
     assert first == plain.decide({})
     held = {job: place for job, place in first.items() if data.draw(st.booleans())}
     assert hadar.decide(queue, servers, held) == plain.decide(held)
+
+
+@st.composite
+def scattered(draw: st.DrawFn) -> tuple[list[HadarJob], ServerPools, dict[str, TaskAllocation]]:
+    """Servers of four GPUs, small jobs that run anywhere on them, and gangs that need whole servers."""
+    servers = ServerPools.of_single_type([(draw(st.sampled_from("ab")), 4) for _ in range(draw(st.integers(2, 4)))])
+    types, free, queue, held = len(servers.types), servers.capacity.copy(), list[HadarJob](), {}
+    for number in range(draw(st.integers(2, 8))):
+        rates = tuple(draw(st.sampled_from([1.0, 2.0])) for _ in range(types))
+        queue.append(HadarJob(f"small{number}", GangThroughput(1, rates, rates), *draw(lengths)))
+        pool = draw(st.sampled_from(range(len(free))))
+        if free[pool]:
+            free[pool] -= 1
+            held[f"small{number}"] = ((pool, 1),)
+    for number in range(draw(st.integers(1, 2))):
+        gang = GangThroughput(4, (4.0,) * types, (4.0,) * types, max_servers=1, mixes_types=False)
+        queue.append(HadarJob(f"wide{number}", gang, *draw(lengths)))
+    return queue, servers, held
+
+
+lengths = st.floats(100.0, 1e5).map(lambda seconds: (seconds, seconds))
+
+
+@settings(max_examples=120, deadline=None)
+@given(scattered(), st.sampled_from([*UTILITIES]), st.sampled_from([0.0, 60.0, 1000.0]))
+def test_room_for_a_newcomer_is_made_where_the_round_is_worth_more_then(
+    instance: tuple[list[HadarJob], ServerPools, dict[str, TaskAllocation]], name: str, restart_cost: float
+) -> None:
+    queue, servers, held = instance
+    hadar = HadarScheduler(UTILITIES[name], restart_cost=restart_cost, makes_room_for="wide0")
+    found, without = (one.decide(queue, servers, held) for one in (hadar, replace(hadar, makes_room_for="")))
+    worth = [PricedRound(hadar, queue, servers).total_utility(given, held) for given in (found, without)]
+    assert found == PlainRound(hadar, queue, servers).decide(held)
+    assert found == without if worth[0] == worth[1] else worth[0] > worth[1] and "wide0" in found
+    assert (servers.free_after(found.values()) >= 0).all()
 
 
 @settings(max_examples=25, deadline=None)

@@ -325,6 +325,8 @@ class HadarPrices:
     of_users: Mapping[str, str] = field(default_factory=dict)
     """What is told of users beside where their jobs rank, by user."""
     seconds_left: SecondsLeft = Knowledge.remaining_seconds
+    makes_room_for: JobId = ""
+    """As of `HadarScheduler`."""
 
     def __call__(
         self,
@@ -338,7 +340,11 @@ class HadarPrices:
         resources = RoundResources.of(situation, Proportional())
         problem = build_problem(situation, (leaving or {}).values(), resources, self.seconds_left)
         scheduler = HadarScheduler(
-            self.make_utility, situation.restart_cost, situation.period, beam_width=self.beam_width
+            self.make_utility,
+            situation.restart_cost,
+            situation.period,
+            beam_width=self.beam_width,
+            makes_room_for=self.makes_room_for,
         )
         # Prices cover all jobs, protected ones too: else utilities of rounds are not comparable and rounds alternate.
         priced_round = PricedRound(scheduler, problem.queue, problem.servers)
@@ -348,6 +354,12 @@ class HadarPrices:
         running = {job.id: job for job in situation.jobs if job.id in problem.running}
         measured = {job_id: situation.knowledge.measured_types(job) for job_id, job in running.items()}
         protected = {**protected_preemptors(situation), **(kept or {})}
+        room = {pool for pool, _ in allocations.get(self.makes_room_for, ())}
+        gives_way = {
+            job
+            for job, held in problem.running.items()
+            if allocations.get(job, held) != held and not room.isdisjoint(pool for pool, _ in held)
+        }
         schedulable = {job.job for job in problem.queue}
 
         def total_utility(allocations: Mapping[JobId, Allocation]) -> float:
@@ -362,6 +374,7 @@ class HadarPrices:
                 frozenset(postponed or {}),
                 frozenset(leaving or {}),
                 frozenset(kept or {}),
+                frozenset(gives_way),
                 self.name,
                 self.of_users,
             ),
@@ -392,6 +405,7 @@ class _PayoffOrder:
     postponed: frozenset[JobId]
     leaving: frozenset[JobId]
     kept: frozenset[JobId]
+    giving_way: frozenset[JobId]
     name: str
     of_users: Mapping[str, str]
     _keeping: dict[JobId, bool] = field(default_factory=dict)
@@ -418,11 +432,12 @@ class _PayoffOrder:
         )
 
     def _keeps_types(self, job: Job) -> bool:
-        """Returns whether it has an allocation and does not run on other types."""
+        """Returns whether it has an allocation, does not run on other types, and gives way to nobody."""
         known = self._keeping.get(job.id)
         if known is None:
             kinds = self.types.get(job.id)
-            known = kinds is not None and (not job.allocations or _held_by_type(job) == kinds)
+            stays = job.id not in self.giving_way and _held_by_type(job) == kinds
+            known = kinds is not None and (not job.allocations or stays)
             self._keeping[job.id] = known
         return known
 
@@ -434,6 +449,8 @@ class _PayoffOrder:
         kinds = self.types.get(job.id)
         if not kinds:
             return "no GPUs at these prices"
+        if job.id in self.giving_way:
+            return "makes room, as it can run elsewhere"
         mix = tuple(kinds.items())
         return self._texts.get(mix) or self._texts.setdefault(mix, f"pays for {format_type_mix(kinds)}")
 

@@ -319,7 +319,8 @@ class HadarScheduler:
 
     `restart_cost` is the seconds that a job loses when it gets other GPUs, or none. `period` is the seconds to the next
     round. The dual subroutine follows `beam_width` states. `work_conserving`: jobs that fail the payoff test get GPUs
-    that would be idle. `may_migrate`: running jobs may get other GPUs.
+    that would be idle. `may_migrate`: running jobs may get other GPUs. `makes_room_for`: the newcomer for which they
+    may get others of the same type; for anybody else they restart only on another type.
     """
 
     make_utility: UtilityFactory = effective_throughput
@@ -328,6 +329,7 @@ class HadarScheduler:
     beam_width: int = BEAM_WIDTH
     work_conserving: bool = True
     may_migrate: bool = True
+    makes_room_for: str = ""
 
     def decide(
         self, queue: Sequence[HadarJob], servers: ServerPools, running: Mapping[str, TaskAllocation] | None = None
@@ -366,8 +368,25 @@ class PricedRound:
             for job in restarted
             if job in running and _same_counts(self._servers, restarted[job], running[job])
         }
-        kept, restarted = (self.exchange(allocations, running) for allocations in (kept, self.solve(unmoved)))
-        return restarted if self.total_utility(restarted, running) > self.total_utility(kept, running) else kept
+        solved = [kept, self.solve(unmoved)]
+        if (newcomer := self._scheduler.makes_room_for) in restarted and newcomer not in solved[-1]:
+            solved.append(self.solve(self._with_room(newcomer, restarted, unmoved)))
+        exchanged = [self.exchange(allocations, running) for allocations in solved]
+        return max(exchanged, key=lambda allocations: self.total_utility(allocations, running))
+
+    def _with_room(
+        self, newcomer: str, restarted: Mapping[str, TaskAllocation], unmoved: Mapping[str, TaskAllocation]
+    ) -> dict[str, TaskAllocation]:
+        """Returns the place that the newcomer has where all jobs restart, and the unmoved jobs but for those in the way
+        there: of these the first to restart are those that are worth least for a GPU."""
+        given = {newcomer: restarted[newcomer]}
+        free = self._servers.free_after(given.values())
+        for job in restarted:  # in the order of worth
+            if job in unmoved and all(free[pool] >= gpus for pool, gpus in unmoved[job]):
+                given[job] = unmoved[job]
+                for pool, gpus in unmoved[job]:
+                    free[pool] -= gpus
+        return given
 
     def solve(self, running: Mapping[str, TaskAllocation]) -> dict[str, TaskAllocation]:
         """Returns the running allocations, and new ones for the other jobs."""

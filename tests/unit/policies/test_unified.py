@@ -336,6 +336,23 @@ def test_a_promised_gang_displaces_no_other_gang_that_bids_as_much_while_the_sam
     assert not policy("unified").decide(stays).victims
 
 
+def test_who_could_run_elsewhere_gives_way_to_a_promised_gang_also_where_the_cpus_there_are_taken() -> None:
+    """An idle GPU of the other node has no CPUs: no job can move there, and the market, which sees GPUs, kept the
+    gang's whole node but for one GPU idle for hours."""
+    small = hours(1, 2, on=[share("n1", gpus=[0], cpus=3)], run_time=HOUR)
+    beside = [hours(2, 90, gpus=7, on=[share("n2", gpus=range(7), cpus=24)], run_time=HOUR)]
+    gang = hours(3, 2, gpus=8)
+    nodes = [node("n1", busy=[0]), node("n2", busy=range(7))]
+    state = {"promise": {"job": "3", "saved_moves": 0}}
+    seen = replace(
+        situation(nodes, [small, *beside, gang], KNOWN, state=state),
+        non_preemptible={"2": Reason(ReasonCode.NO_CHECKPOINT)}, unmovable=frozenset({"2"}),
+    )  # fmt: skip
+    done = policy("unified").decide(seen)
+    assert done.victims == {"1": "3"}
+    assert "3" in done.targets
+
+
 @pytest.mark.parametrize(
     ("hint", "moves", "runs"),
     [

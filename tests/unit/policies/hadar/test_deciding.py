@@ -115,6 +115,41 @@ def test_two_running_jobs_change_places_where_that_pays_for_both_restarts(left: 
     assert given == ({"steep": ((0, 1),), "flat": ((1, 1),)} if moved else held)
 
 
+@pytest.mark.parametrize(
+    ("promised", "held_on", "given_on"),
+    [
+        pytest.param("wide", (0, 1), {"wide": {0: 2}, "a": {1: 1}, "b": {1: 1}}, id="one moves, to beside the other"),
+        pytest.param("", (0, 1), {"a": {0: 1}, "b": {1: 1}}, id="nobody moves for a job of which that is not asked"),
+        pytest.param("wide", (1, 1), {"wide": {0: 2}, "a": {1: 1}, "b": {1: 1}}, id="nobody has to"),
+    ],
+)
+def test_running_jobs_move_to_alike_gpus_for_the_newcomer_alone_that_is_told(
+    promised: str, held_on: tuple[int, int], given_on: dict[str, dict[int, int]]
+) -> None:
+    alike = ServerPools.of_single_type([("v100", 2), ("v100", 2)])
+    wide = HadarJob("wide", GangThroughput(2, (1.0,), (1.0,), max_servers=1), HOUR, HOUR)
+    queue = [wide, *(ask(name, 1, (1.0,), left=9 * HOUR) for name in "ab")]
+    held = {name: ((pool, 1),) for name, pool in zip("ab", held_on, strict=True)}
+
+    given = HadarScheduler(restart_cost=60.0, makes_room_for=promised).decide(queue, alike, held)
+
+    assert {job: dict(place) for job, place in given.items()} in (given_on, _mirrored(given_on))
+
+
+def test_nobody_makes_room_who_loses_more_by_it() -> None:
+    alike = ServerPools.of_single_type([("v100", 2), ("v100", 2)])
+    wide = HadarJob("wide", GangThroughput(2, (1.0,), (1.0,), max_servers=1), HOUR, HOUR, 99 * HOUR)
+    queue = [wide, *(ask(name, 1, (1.0,), left=60.0) for name in "ab")]
+    held = {"a": ((0, 1),), "b": ((1, 1),)}
+
+    assert HadarScheduler(restart_cost=600.0, makes_room_for="wide").decide(queue, alike, held) == held
+
+
+def _mirrored(given: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    """The same on two servers that are alike, the other way round."""
+    return {job: {1 - pool: gpus for pool, gpus in place.items()} for job, place in given.items()}
+
+
 @pytest.mark.parametrize("restart_cost", [0.0, 120.0])
 def test_equal_jobs_take_no_turns_on_a_type(restart_cost: float) -> None:
     """Who ran for an hour has less work left; under `timely` a long job is worth more then, but no restart."""
