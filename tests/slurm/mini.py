@@ -175,11 +175,15 @@ class Mini:
         return self.jobs()[job]["JobState"]
 
     def until(self, what: str, true: Callable[[], bool], seconds: float = 120) -> None:
-        """Wait for something that takes the cluster a moment, or longer on a busy machine."""
-        deadline = time.monotonic() + seconds
+        """Wait for something that takes the cluster a moment, or longer on a busy machine: no look takes more than a
+        quarter of the time, else looks alone kept the machine busy."""
+        now = time.monotonic()
+        deadline = now + seconds
         while not true():
+            looked_for = time.monotonic() - now
             assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}\n{self.sure('squeue')}"
-            time.sleep(0.2)
+            time.sleep(min(max(0.2, 3 * looked_for), 2.0))
+            now = time.monotonic()
 
     @staticmethod
     def _run(command: Sequence[str], timeout: float) -> Said:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from slurmsched.store.rows import ForecastRow
 from tests.slurm.conftest import RELEASES, SETTINGS
 from tests.slurm.mini import Mini
 
@@ -96,7 +97,16 @@ def told_start(mini: Mini, job: str, user: str) -> dict[str, float] | None:
     """When the daemon expects the job to start, as its owner is told; None while nothing is told."""
     said = mini.synsched("explain", job, "--json", user=user)
     found = said.json["jobs"][0]["forecast"] if said.code == 0 and said.json["jobs"] else None
-    return dict(found["start"]) if found and not found["why"] else None
+    return {**found["start"], "draws": found["draws"]} if found and not found["why"] else None
+
+
+def assert_within(started: float, told: dict[str, float], late: float) -> None:
+    """The start is in the range told, `late` seconds before or after it at most. Of a few draws, as many as a busy
+    machine has time for, people are told no range: all of them may say that the first job runs until its limit, or that
+    it does not, which is a minute."""
+    print(f"started {started - told['median']:+.0f} s from the median, {told['high'] - told['low']:.0f} s of range")
+    late += 0.0 if told["draws"] >= ForecastRow.ENOUGH_DRAWS else 60.0
+    assert told["low"] - late <= started <= told["high"] + late
 
 
 def forecasting(mini: Mini) -> list[str]:
@@ -125,9 +135,7 @@ def test_a_forecast_is_told_by_explain_survives_a_restart_and_is_kept(mini: Mini
         assert told is not None, "from before the restart"
         mini.until("the second runs", lambda: mini.state(second) == "RUNNING", 300)
         started = float(mini.sure("date", "-d", mini.jobs()[second]["StartTime"], "+%s"))
-        print(f"started {started - told['median']:+.0f} s from the median, {told['high'] - told['low']:.0f} s of range")
-        late = 15 + mini.two_rounds(began)
-        assert told["low"] - late <= started <= told["high"] + late
+        assert_within(started, told, late=15 + mini.two_rounds(began))
         assert told["high"] - told["low"] < 240, "the time limit of the first"
         calibrated = ("forecast", "--calibration", "--json")
         mini.until("the start is compared", lambda: bool(mini.synsched(*calibrated).json["calibration"]), 60)
@@ -151,6 +159,7 @@ def test_a_dry_run_submits_nothing_and_tells_what_slurm_would_refuse(mini: Mini)
 
 @on_one_release
 def test_a_start_that_a_dry_run_names_holds(mini: Mini) -> None:
+    mini.clear("alice", "bob")
     settings = {**SETTINGS, "rounds": {**SETTINGS["rounds"], "period": "15s"}, "learning": {"forecast_budget": "5s"}}
     mini.configure(**settings)
     began = time.time()
@@ -159,11 +168,9 @@ def test_a_start_that_a_dry_run_names_holds(mini: Mini) -> None:
         mini.until("the first runs", lambda: mini.state(first) == "RUNNING")
         said = mini.synsched("submit", "--dry-run", "--json", "--duration", "1m", "--", *ASKED, user="bob")
         assert said.code == 0, said.err
-        told = said.json["requests"][0]["start"]
+        told = {**said.json["requests"][0]["start"], "draws": said.json["draws"]}
         submission = mini.synsched("submit", "--duration", "1m", "--", "--parsable", *ASKED, user="bob")
         second = submission.out.strip().split(";")[0]
         mini.until("the second has started", lambda: mini.state(second) in {"RUNNING", "COMPLETED"}, 300)
         started = float(mini.sure("date", "-d", mini.jobs()[second]["StartTime"], "+%s"))
-        print(f"started {started - told['median']:+.0f} s from the median, {told['high'] - told['low']:.0f} s of range")
-        late = 15 + mini.two_rounds(began)
-        assert told["low"] - late <= started <= told["high"] + late
+        assert_within(started, told, late=15 + mini.two_rounds(began))
