@@ -83,7 +83,7 @@ hostile = st.sampled_from(
 )
 node_names = st.sampled_from(["n1", "n2"])
 changes = st.one_of(
-    st.builds(lambda n, text: altered(n, name=text or "x"), numbers, hostile),
+    st.builds(lambda n, text: altered(n, name=text.lstrip() or "x"), numbers, hostile),
     st.builds(lambda n, text: altered(n, comment=text), numbers, hostile),
     st.builds(lambda n, priority, nice: altered(n, priority=priority, nice=nice), numbers, st.integers(0, 2), numbers),
     st.builds(lambda n, reason: altered(n, reason=reason), numbers, st.sampled_from(["None", "JobHeldAdmin"])),
@@ -114,6 +114,17 @@ def test_what_is_kept_is_equal_to_what_is_read_anew(polls: list[list[Change]]) -
         for change in happened:
             change(slurm)
         assert observed(slurm, kept) == observed(slurm, CommandSource())
+
+
+def test_a_job_that_is_renamed_to_leading_blanks_is_read_on_by_who_knows_its_run_and_set_aside_by_others() -> None:
+    """squeue shows a name without leading blanks, so that no record of scontrol's is known to be this job's."""
+    slurm, kept = FakeSlurm([FakeJob(1), FakeJob(2)], [FakeNode("n1")]), CommandSource()
+    started(1, "n1", 0)(slurm)
+    before = observed(slurm, kept).jobs_by_id["1"]
+    altered(1, name="  TimeUsed=9")(slurm)
+    assert observed(slurm, kept).jobs_by_id["1"].allocations == before.allocations != ()
+    anew = observed(slurm, CommandSource())
+    assert ([one.job for one in anew.set_aside], [one.id for one in anew.jobs]) == (["1"], ["2"])
 
 
 def test_only_a_job_that_has_changed_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
