@@ -166,6 +166,7 @@ def test_a_wide_job_is_overtaken_by_another_partition_once_and_not_twice(mini: M
     wide = submitted(mini, "--gres=gpu:8", "-N2", "-c1", "--time=30", user="bob")
     mini.round()
     assert mini.jobs()[wide]["Priority"] == "0"
+    time.sleep(1)  # Slurm shows whole seconds: who was submitted in the same one did not come later
     overtakes = submitted(mini, *elsewhere)
     mini.sure("scancel", there[0])
     mini.until("it came later and starts first", lambda: mini.state(overtakes) == "RUNNING")

@@ -45,6 +45,7 @@ def apart(site: Mini, lead: int) -> list[str]:
     site.until("a job runs on each node", lambda: runs(site, *jobs))
     site.sure("scancel", *beside)
     site.until("the others are gone", lambda: not set(beside) & set(site.queue()))
+    site.until("they may be preempted", lambda: all(site.jobs()[job]["RunTime"] > "00:00:01" for job in jobs))
     return jobs
 
 
