@@ -355,7 +355,7 @@ class HadarPrices:
         measured = {job_id: situation.knowledge.measured_types(job) for job_id, job in running.items()}
         protected = {**protected_preemptors(situation), **(kept or {})}
         room = {pool for pool, _ in allocations.get(self.makes_room_for, ())}
-        gives_way = {
+        giving_way = {
             job
             for job, held in problem.running.items()
             if allocations.get(job, held) != held and not room.isdisjoint(pool for pool, _ in held)
@@ -374,7 +374,7 @@ class HadarPrices:
                 frozenset(postponed or {}),
                 frozenset(leaving or {}),
                 frozenset(kept or {}),
-                frozenset(gives_way),
+                frozenset(giving_way),
                 self.name,
                 self.of_users,
             ),
@@ -436,8 +436,9 @@ class _PayoffOrder:
         known = self._keeping.get(job.id)
         if known is None:
             kinds = self.types.get(job.id)
-            stays = job.id not in self.giving_way and _held_by_type(job) == kinds
-            known = kinds is not None and (not job.allocations or stays)
+            known = kinds is not None and (
+                not job.allocations or (job.id not in self.giving_way and _held_by_type(job) == kinds)
+            )
             self._keeping[job.id] = known
         return known
 
