@@ -13,7 +13,7 @@ CLUSTER = ("--nodes", "v100:2x8/24c/500g")
 FGD = {
     **SETTINGS,
     "policy": {"system": "fgd", "order": "fifo"},
-    "guards": {"min_run_time": 1, "restart_cost": 30, "moves_per_round": 4},
+    "guards": {"min_run_time": 0, "restart_cost": 30, "moves_per_round": 4},
     "checkpoint": {"lead": 2},
 }
 SMALL = ("--gres=shard:4", "--gres=shard:4", "--gres=gpu:1", "--gres=gpu:2", "--gres=shard:2")

@@ -14,7 +14,7 @@ CLUSTER = ("--nodes", "v100:1x4/12c/100g,k80:1x4/12c/100g")
 SITE: Final = {
     **SETTINGS,
     "policy": {"system": "unified", "profiles": "/etc/synsched/rates.toml"},
-    "guards": {"min_run_time": 1, "restart_cost": 1, "moves_per_round": 8},
+    "guards": {"min_run_time": 0, "restart_cost": 1, "moves_per_round": 8},
 }
 RATES: Final = """
 source = "made up for this test"
