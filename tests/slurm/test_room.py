@@ -15,7 +15,7 @@ CLUSTER = ("--nodes", "v100:2x4/12c/100g")
 SITE: Final = {
     **SETTINGS,
     "policy": {"system": "unified"},
-    "guards": {"min_run_time": 0, "restart_cost": 1, "moves_per_round": 8},
+    "guards": {"min_run_time": 1, "restart_cost": 1, "moves_per_round": 8},
 }
 
 
