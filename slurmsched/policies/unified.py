@@ -13,7 +13,8 @@ in Hadar's paper (section III-A). In between long jobs wait for less long.
 
 `behind` is above 1 for users who hold less than they are due by their tickets, and below 1 for users who hold more
 (`policies.owners`). A job that has waited more than an hour for its first start counts more and more: how long it takes
-is often not known before it has run, and a long one would wait for ever.
+is often not known before it has run, and a long one would wait for ever. So does one that takes so long that it would
+end last (`last_to_end`): where nothing more comes, long jobs that end alone keep all other GPUs idle.
 
 A GPU type costs what the last job bids that gets some of it: who waits is told that price, and what it would bid if it
 were shorter. How all of this was chosen, and what each part is worth: docs/unified.md.
@@ -57,6 +58,9 @@ SHORTEST: Final = 360.0
 
 _PATIENCE: Final = 3600.0
 """Seconds for which a job waits for its first start before it counts more."""
+
+_BATCH: Final = 3600.0
+"""Seconds in which what is submitted together is: a batch, after which nothing as large is expected to come."""
 
 _MANY_JOBS: Final = 10_000
 """Jobs from which the market's search follows a single state: of so many none matters enough that others find
@@ -202,6 +206,8 @@ class _Bids:
         """What a job bids for a GPU at its best rate, but for who its owner is; [jobs]."""
         self._of_owner: Floats = np.zeros(0)
         """How much more it counts, because of its owner among others; [jobs]."""
+        self._last: Floats = np.zeros(0)
+        """The part of that which is because it would end last; [jobs]."""
 
     def make_utility(self, queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
         """Returns U of the jobs in the queue, for `HadarPrices`."""
@@ -214,7 +220,8 @@ class _Bids:
         runs = (rates > 0) & (best > 0)[:, None]
         self._relative_rates = np.where(runs, np.minimum(1.0, rates / np.where(best > 0, best, 1.0)[:, None]), 0.0)
         self._at_best = np.array([size**-_POWER for size in sizes])
-        counts = np.array([self._counts.get(name, 1.0) for name in names])
+        self._last = last_to_end(queue, sizes, best, float(servers.capacity.sum()))
+        counts = self._last * np.array([self._counts.get(name, 1.0) for name in names])
         self._of_owner = counts * self._owners.counts(names, counts * self._at_best)
         behind = self._of_owner.tolist()
         return InverseTime(
@@ -280,7 +287,7 @@ class _Bids:
         columns = rows[outbid], nearest, bids[outbid][each, nearest], prices[nearest], rates[outbid][each, nearest]
         for row, kind, offered, price, rate in zip(*(column.tolist() for column in columns), strict=True):
             size, name = self._sizes[row], names[row]
-            most = largest_next(price, rate, float(self._of_owner[row]))
+            most = largest_next(price, rate, float(self._of_owner[row] / self._last[row]))
             reasons[name] = Reason(
                 ReasonCode.OUTBID,
                 {
@@ -339,3 +346,27 @@ def _sizes(queue: Sequence[HadarJob], best_rates: Floats) -> Sequence[float]:
     """Returns the GPU-seconds that each job still needs at its best rate."""
     seconds = [job.remaining / best if best > 0 else 0.0 for job, best in zip(queue, best_rates.tolist(), strict=True)]
     return [job.workers * max(left, SHORTEST) for job, left in zip(queue, seconds, strict=True)]
+
+
+def last_to_end(queue: Sequence[HadarJob], sizes: Sequence[float], best_rates: Floats, gpus: float) -> Floats:
+    """Returns how much more bids count of jobs that would end last; [jobs], 1 to `FURTHEST`. `sizes` as of `_sizes`.
+
+    All work on all `gpus` takes T seconds, with what comes until a job could have ended. A job that takes more than
+    half of T by itself counts more, in proportion to that and to the GPUs that it would leave idle: if it waits for all
+    shorter ones, it ends alone. As much comes as came in that time before, of which the jobs tell that are still there,
+    but for what came in the one hour in which most did: jobs that were submitted at once are no stream of jobs.
+    """
+    if not queue or gpus <= 0:
+        return np.ones(len(queue))
+    widths, size = np.array([job.workers for job in queue], dtype=np.float64), np.array(sizes)
+    done = np.array([job.total - job.remaining for job in queue]) / np.where(best_rates > 0, best_rates, np.inf)
+    by_age = np.argsort([job.age for job in queue], kind="stable")
+    ages = np.array([queue[at].age for at in by_age.tolist()])
+    came = np.concatenate([[0.0], np.cumsum((size + widths * done)[by_age])])
+    batches = came[1:] - came[np.searchsorted(ages, ages - _BATCH)]
+    largest_batch = np.concatenate([[0.0], np.maximum.accumulate(batches)])
+    alone = size / widths
+    until = np.searchsorted(ages, alone, side="right")
+    all_seconds = (size.sum() + came[until] - largest_batch[until]) / gpus
+    idle_part = np.maximum(1 - widths / gpus, 0.0)
+    return np.asarray(1 + idle_part * (np.clip(2 * alone / all_seconds, 1.0, FURTHEST) - 1), dtype=np.float64)

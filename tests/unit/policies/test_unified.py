@@ -18,10 +18,11 @@ from slurmsched.model import Decision, Job, Reason, ReasonCode, Request, Schedul
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
+from slurmsched.policies.hadar.problem import GangThroughput, HadarJob
 from slurmsched.policies.owners import evened
 from slurmsched.policies.stages import Policy
 from slurmsched.policies.state import decode_state
-from slurmsched.policies.unified import MarketState, bid, largest_next, marginal_gains, urged
+from slurmsched.policies.unified import MarketState, bid, largest_next, last_to_end, marginal_gains, urged
 from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.round import run_round
 from slurmsched.settings import ManageSettings, Mode, PolicySettings, RoundSettings, Settings
@@ -153,6 +154,72 @@ def test_a_job_that_takes_longer_than_was_said_is_preempted_only_after_a_while(o
     assert list(of.decide(seen).targets) == [runs]
 
 
+def queued(hours_left: float, age: float = 0.0, gpus: int = 1, done: float = 0.0) -> HadarJob:
+    """A job in Hadar's queue with so many hours to go on any number of GPUs of the only type."""
+    throughput = GangThroughput(gpus, (1.0,), (1.0,))
+    return HadarJob("a", throughput, hours_left * HOUR, (hours_left + done) * HOUR, age * HOUR)
+
+
+def counts_as_last(queue: list[HadarJob], gpus: int) -> list[float]:
+    sizes = [one.workers * one.remaining for one in queue]
+    return last_to_end(queue, sizes, np.ones(len(queue)), gpus).tolist()
+
+
+@pytest.mark.parametrize(
+    ("others", "gpus", "counts"),
+    [
+        pytest.param([queued(1)] * 190, 10, 1.0, id="half as long as all takes together"),
+        pytest.param([queued(1)] * 90, 10, 1.9, id="as long as all takes, and nine GPUs would be idle"),
+        pytest.param([queued(1)] * 90, 1, 1.0, id="on one GPU the last one leaves none idle"),
+        pytest.param([], 1000, 1 + 0.999 * 9, id="alone on a large cluster"),
+        pytest.param([queued(9, at / 2) for at in range(18)], 10, 1.0, id="more comes all the time"),
+        pytest.param([queued(9, 2)] * 18, 10, 1 + 0.9 * (20 / 18.2 - 1), id="as much came at once"),
+        pytest.param([queued(0.5, at / 3, done=8.5) for at in range(30)], 10, 1.0, id="much that came is nearly done"),
+        pytest.param([queued(0.5, 11, done=8.5)] * 30, 10, 1 + 0.9 * 7, id="it came longer ago than it takes"),
+    ],
+)
+def test_a_job_of_ten_hours_counts_more_where_it_would_end_last_beside_idle_gpus(
+    others: list[HadarJob], gpus: int, counts: float
+) -> None:
+    assert counts_as_last([queued(10), *others], gpus)[0] == pytest.approx(counts)
+
+
+@given(
+    st.lists(
+        st.builds(queued, st.floats(0.1, 200), st.floats(0, 60), st.integers(1, 16), st.floats(0, 50)), max_size=12
+    ),
+    st.integers(1, 64),
+)
+def test_what_would_end_last_counts_as_it_is_written(queue: list[HadarJob], gpus: int) -> None:
+    """`last_to_end`, job by job."""
+    expected = []
+    for one in queue:
+        alone = one.remaining
+        since = [other for other in queue if other.age <= alone]
+        came = [other.workers * other.total for other in since]
+        batches = [
+            sum(work for work, of in zip(came, since, strict=True) if other.age - HOUR <= of.age <= other.age)
+            for other in since
+        ]
+        there = sum(other.workers * other.remaining for other in queue)
+        seconds = (there + sum(came) - max(batches, default=0.0)) / gpus
+        longer = min(max(alone / (seconds / 2), 1.0), 10.0)
+        expected.append(1 + max(1 - one.workers / gpus, 0.0) * (longer - 1))
+    assert counts_as_last(queue, gpus) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("shorter", "starts"),
+    [
+        pytest.param(12, True, id="all is done after twelve hours if it starts now"),
+        pytest.param(40, False, id="it has the time to wait"),
+    ],
+)
+def test_of_jobs_that_came_at_once_the_longest_starts_where_it_would_end_last(shorter: int, starts: bool) -> None:
+    batch = [*(hours(number, 3) for number in range(shorter)), hours(99, 12)]
+    assert ("99" in decided([node(gpus=8)], batch).targets) is starts
+
+
 @pytest.mark.parametrize(
     ("ran", "limits", "runs"),
     [
@@ -205,17 +272,20 @@ def test_a_user_who_held_everything_for_hours_gives_way_to_one_with_longer_jobs(
 
 
 @pytest.mark.parametrize(
-    ("alice", "bob", "of_bob"),
+    ("alice", "bob", "held", "of_bob"),
     [
-        pytest.param(50.0, 50.0, 2, id="as long"),
-        pytest.param(40.0, 50.0, 2, id="a little longer"),
-        pytest.param(5.0, 50.0, 1, id="ten times as long"),
-        pytest.param(50.0, 5.0, 3, id="a tenth as long"),
+        pytest.param(50.0, 50.0, 0.0, 2, id="as long"),
+        pytest.param(50.0, 50.0, HOUR, 2, id="as long, after an hour"),
+        pytest.param(40.0, 50.0, 0.0, 2, id="a little longer"),
+        pytest.param(40.0, 50.0, HOUR, 2, id="a little longer, after an hour"),
+        pytest.param(5.0, 50.0, 0.0, 1, id="ten times as long"),
+        pytest.param(5.0, 50.0, HOUR, 2, id="ten times as long, after an hour"),
+        pytest.param(50.0, 5.0, 0.0, 3, id="a tenth as long"),
+        pytest.param(50.0, 5.0, HOUR, 3, id="a tenth as long, after an hour"),
     ],
 )
-@pytest.mark.parametrize("held", [pytest.param(0.0, id="at once"), pytest.param(HOUR, id="after an hour")])
 def test_first_gpus_of_a_user_count_more_than_last_ones_so_that_not_all_change_hands(
-    alice: float, bob: float, of_bob: int, held: float
+    alice: float, bob: float, held: float, of_bob: int
 ) -> None:
     running = [hours(n, alice, on=[share(gpus=[n])], run_time=2 * HOUR) for n in range(4)]
     waiting = [hours(n, bob, user="bob") for n in range(4, 8)]
