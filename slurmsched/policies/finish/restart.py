@@ -193,7 +193,8 @@ def migrate_parts_of_gpus(session: Session) -> None:
 
 def _is_unmeasured(session: Session, job: Job) -> bool:
     """Whether the job may have any GPU type, and no ratio of its rates on two of them is known."""
-    any_type = bool(job.original_request.gpus) and job.original_request.gpu_type is None
+    request = job.original_request
+    any_type = request.gpu_type is None and bool(request.gpus or request.shards)
     return any_type and not session.situation.knowledge.compares_types(job)
 
 
