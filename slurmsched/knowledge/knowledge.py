@@ -273,6 +273,10 @@ class Knowledge:
         by_age = left_of_unknown(age, job.time_limit)
         return by_age * (by_limit / by_age) ** tells if tells else by_age
 
+    def tells_length(self, job: Job) -> bool:
+        """Returns whether earlier runs tell how long the job still takes, or its hinted duration does."""
+        return self._remaining_as_told(job) is not None
+
     def _remaining_as_told(self, job: Job) -> float | None:
         """Returns what earlier runs tell, or the hinted duration; None where neither does, or it has passed."""
         learnt = self.learnt_length(job)

@@ -220,13 +220,21 @@ class _Bids:
         runs = (rates > 0) & (best > 0)[:, None]
         self._relative_rates = np.where(runs, np.minimum(1.0, rates / np.where(best > 0, best, 1.0)[:, None]), 0.0)
         self._at_best = np.array([size**-_POWER for size in sizes])
-        self._last = last_to_end(queue, sizes, best, float(servers.capacity.sum()))
+        self._last = self._last_to_end(queue, last_to_end(queue, sizes, best, float(servers.capacity.sum())))
         counts = self._last * np.array([self._counts.get(name, 1.0) for name in names])
         self._of_owner = counts * self._owners.counts(names, counts * self._at_best)
         behind = self._of_owner.tolist()
         return InverseTime(
             {name: (bid(size, 1.0, count), 1.0) for name, size, count in zip(names, sizes, behind, strict=True)}
         )
+
+    def _last_to_end(self, queue: Sequence[HadarJob], times: Floats) -> Floats:
+        """Returns how much more bids count of jobs that would end last, 1 where nobody tells how long a job takes."""
+        jobs, knowledge = self._situation.snapshot.jobs_by_id, self._situation.knowledge
+        longest = np.flatnonzero(times > 1).tolist()
+        untold = [row for row in longest if not knowledge.tells_length(jobs[queue[row].job])]
+        times[untold] = 1.0
+        return times
 
     def _per_gpu(self, rows: Ints, relative_rates: Floats) -> Floats:
         """Returns what these jobs bid for a GPU of a type on which they have so much of their best rates; [rows] or

@@ -209,14 +209,17 @@ def test_what_would_end_last_counts_as_it_is_written(queue: list[HadarJob], gpus
 
 
 @pytest.mark.parametrize(
-    ("shorter", "starts"),
+    ("shorter", "longest", "starts"),
     [
-        pytest.param(12, True, id="all is done after twelve hours if it starts now"),
-        pytest.param(40, False, id="it has the time to wait"),
+        pytest.param(12, hours(99, 12), True, id="all is done after twelve hours if it starts now"),
+        pytest.param(40, hours(99, 12), False, id="it has the time to wait"),
+        pytest.param(12, job(99, time_limit=12 * HOUR), False, id="a time limit does not tell how long it takes"),
     ],
 )
-def test_of_jobs_that_came_at_once_the_longest_starts_where_it_would_end_last(shorter: int, starts: bool) -> None:
-    batch = [*(hours(number, 3) for number in range(shorter)), hours(99, 12)]
+def test_of_jobs_that_came_at_once_the_longest_starts_where_it_would_end_last(
+    shorter: int, longest: Job, starts: bool
+) -> None:
+    batch = [*(hours(number, 3) for number in range(shorter)), longest]
     assert ("99" in decided([node(gpus=8)], batch).targets) is starts
 
 
