@@ -325,11 +325,12 @@ def _always_tried(_: Session) -> bool:
 
 def _due_job_by_job(situation: Situation) -> Mapping[str, float]:
     """`owners._due_gpus`, by what each job is due."""
-    jobs = [*situation.jobs, *(job for job in situation.snapshot.jobs if job.allocations)]
+    snapshot, parts = situation.snapshot, situation.knowledge.parts_of_gpu
+    jobs = [*situation.jobs, *(job for job in snapshot.jobs if job.allocations or job.id in parts)]
     jobs = [*{job.id: job for job in jobs}.values()]
-    registry = tickets.build_ticket_registry(situation.tickets, situation.snapshot.associations)
-    gpus = float(sum(len(node.gpus) for node in situation.snapshot.nodes))
-    caps = np.array([float(job.gpus) for job in jobs])
+    registry = tickets.build_ticket_registry(situation.tickets, snapshot.associations)
+    gpus = float(sum(len(node.gpus) for node in snapshot.nodes))
+    caps = np.array([snapshot.gpus_of(job) if job.allocations else job.gpus or parts.get(job.id, 0.0) for job in jobs])
     due = defaultdict[str, float](float)
     shares = tickets.divide_by_tickets(tickets.build_ticket_tree(jobs, registry), gpus, caps)
     for job, share in zip(jobs, shares.tolist(), strict=True):

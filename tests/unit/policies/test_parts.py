@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import Decision, Gpu, Job, JobState, Node, NodeAllocation, Reason, ReasonCode, Request, Resources
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
+from slurmsched.policies.state import decode_state
+from slurmsched.policies.unified import MarketState
 from tests.builders import job, node, share, situation
 
 
@@ -452,6 +454,19 @@ def test_a_job_with_a_part_of_a_gpu_makes_room_for_another_with_far_less_to_go(
     decision = decide_on([node("n1", 1, shards=4)], [running, newcomer])
     assert dict(decision.victims) == ({running.id: newcomer.id} if leaves else {})
     assert set(nodes_of(decision)) == {newcomer.id if leaves else running.id}
+
+
+def test_a_user_is_due_and_charged_parts_of_gpus() -> None:
+    """Alice has three quarters of a GPU, and Bob, who waits for the two GPUs of the node, nothing."""
+    jobs = [part(1, 6000, 3, runs=True, user="alice"), replace(whole(2, 60, 2), user="bob")]
+    state: Mapping[str, object] = {}
+    for at in range(0, 2 * 3600 + 1, 300):
+        state = decide_on([node(gpus=2, shards=4)], jobs, time=float(at), state=state).state
+    accounts = decode_state(MarketState, state).accounts
+    assert accounts["alice"].received == pytest.approx(0.75 * 2 * HOUR, rel=0.05)
+    assert accounts["alice"].due == pytest.approx(0.75 * 2 * HOUR, rel=0.05)
+    assert accounts["bob"].due == pytest.approx(1.25 * 2 * HOUR, rel=0.05)
+    assert accounts["bob"].received == 0.0
 
 
 def test_guards_hold_for_jobs_with_parts_of_gpus_too() -> None:
