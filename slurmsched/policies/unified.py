@@ -220,21 +220,15 @@ class _Bids:
         runs = (rates > 0) & (best > 0)[:, None]
         self._relative_rates = np.where(runs, np.minimum(1.0, rates / np.where(best > 0, best, 1.0)[:, None]), 0.0)
         self._at_best = np.array([size**-_POWER for size in sizes])
-        self._last = self._last_to_end(queue, last_to_end(queue, sizes, best, float(servers.capacity.sum())))
+        jobs, tells = self._situation.snapshot.jobs_by_id, self._situation.knowledge.tells_length
+        gpus = float(servers.capacity.sum())
+        self._last = last_to_end(queue, sizes, best, gpus, lambda name: tells(jobs[name]))
         counts = self._last * np.array([self._counts.get(name, 1.0) for name in names])
         self._of_owner = counts * self._owners.counts(names, counts * self._at_best)
         behind = self._of_owner.tolist()
         return InverseTime(
             {name: (bid(size, 1.0, count), 1.0) for name, size, count in zip(names, sizes, behind, strict=True)}
         )
-
-    def _last_to_end(self, queue: Sequence[HadarJob], times: Floats) -> Floats:
-        """Returns how much more bids count of jobs that would end last, 1 where nobody tells how long a job takes."""
-        jobs, knowledge = self._situation.snapshot.jobs_by_id, self._situation.knowledge
-        longest = np.flatnonzero(times > 1).tolist()
-        untold = [row for row in longest if not knowledge.tells_length(jobs[queue[row].job])]
-        times[untold] = 1.0
-        return times
 
     def _per_gpu(self, rows: Ints, relative_rates: Floats) -> Floats:
         """Returns what these jobs bid for a GPU of a type on which they have so much of their best rates; [rows] or
@@ -356,8 +350,15 @@ def _sizes(queue: Sequence[HadarJob], best_rates: Floats) -> Sequence[float]:
     return [job.workers * max(left, SHORTEST) for job, left in zip(queue, seconds, strict=True)]
 
 
-def last_to_end(queue: Sequence[HadarJob], sizes: Sequence[float], best_rates: Floats, gpus: float) -> Floats:
-    """Returns how much more bids count of jobs that would end last; [jobs], 1 to `FURTHEST`. `sizes` as of `_sizes`.
+def last_to_end(
+    queue: Sequence[HadarJob],
+    sizes: Sequence[float],
+    best_rates: Floats,
+    gpus: float,
+    is_told: Callable[[JobId], bool],
+) -> Floats:
+    """Returns how much more bids count of jobs that would end last; [jobs], 1 to `FURTHEST`. `sizes` as of `_sizes`;
+    `is_told` says whether a hint or earlier runs tell how long a job takes: others count 1.
 
     All work on all `gpus` takes T seconds, with what comes until a job could have ended. A job that takes more than
     half of T by itself counts more, in proportion to that and to the GPUs that it would leave idle: if it waits for all
@@ -377,4 +378,6 @@ def last_to_end(queue: Sequence[HadarJob], sizes: Sequence[float], best_rates: F
     until = np.searchsorted(ages, alone, side="right")
     all_seconds = (size.sum() + came[until] - largest_batch[until]) / gpus
     idle_part = np.maximum(1 - widths / gpus, 0.0)
-    return np.asarray(1 + idle_part * (np.clip(2 * alone / all_seconds, 1.0, FURTHEST) - 1), dtype=np.float64)
+    counts = np.asarray(1 + idle_part * (np.clip(2 * alone / all_seconds, 1.0, FURTHEST) - 1), dtype=np.float64)
+    counts[[row for row in np.flatnonzero(counts > 1).tolist() if not is_told(queue[row].job)]] = 1.0
+    return counts

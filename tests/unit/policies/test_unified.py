@@ -162,7 +162,7 @@ def queued(hours_left: float, age: float = 0.0, gpus: int = 1, done: float = 0.0
 
 def counts_as_last(queue: list[HadarJob], gpus: int) -> list[float]:
     sizes = [one.workers * one.remaining for one in queue]
-    return last_to_end(queue, sizes, np.ones(len(queue)), gpus).tolist()
+    return last_to_end(queue, sizes, np.ones(len(queue)), gpus, lambda _: True).tolist()
 
 
 @pytest.mark.parametrize(
