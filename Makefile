@@ -58,13 +58,13 @@ coverage: $(READY) ## how much of the package the tests that need no Slurm run, 
 	@$(in_memory) $(BIN)/pytest tests/unit $(SIMULATIONS:%=--ignore=%) -n auto --cov --cov-config=setup.cfg --cov-report=
 	@$(BIN)/python release/coverage_summary.py
 
-# Four workers for two cores: most of the time a story waits. The image from source takes minutes: it is built beside the
-# stories of other releases, and those that need it come last. What failed is run a second time, alone: four clusters on
+# Five workers for two cores: most of the time a story waits. The image from source takes minutes: it is built beside the
+# stories of other releases, and those that need it come last. What failed is run a second time, alone: five clusters on
 # two cores keep each other waiting longer than any site does. Both runs are printed.
 cluster-tests: $(READY) ## stories on real Slurm daemons in docker
 	@if [ -n "$$SLURMSCHED_SLURM_SOURCE" ]; then \
 	docker-slurm/cluster images --release source --yielding >$(RUNS).source 2>&1 & fi; \
-	$(BIN)/pytest tests/slurm -n 4 -rP --durations 40 --durations-min 5; passed=$$?; wait; test $$passed = 1 || exit $$passed; \
+	$(BIN)/pytest tests/slurm -n 5 -rP --durations 40 --durations-min 5; passed=$$?; wait; test $$passed = 1 || exit $$passed; \
 	echo "stories failed beside others: each is run again, alone"; \
 	$(BIN)/pytest tests/slurm --last-failed --last-failed-no-failures none --maxfail 1 -rP
 

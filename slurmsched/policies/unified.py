@@ -137,7 +137,7 @@ class UnifiedMarket:
         bids = _Bids(situation, counts, Owners(situation, accounts, self.evenness))
         width = 1 if len(situation.jobs) >= _MANY_JOBS else BEAM_WIDTH
         left = seconds_left(situation.snapshot)
-        market = HadarPrices(bids.make_utility, "unified", width, accounts.in_words(), left, promised)
+        market = HadarPrices(bids.make_utility, "unified", width, bids.told_beside(accounts), left, promised)
         entitlement = market(situation)
         hadar_state = entitlement.next_state
         return replace(
@@ -229,6 +229,17 @@ class _Bids:
         return InverseTime(
             {name: (bid(size, 1.0, count), 1.0) for name, size, count in zip(names, sizes, behind, strict=True)}
         )
+
+    def told_beside(self, accounts: Accounts) -> Callable[[Job], str]:
+        """Returns what tells of a job whether it counts more as the last to end, and what its user had."""
+        of_users = accounts.in_words()
+
+        def told(job: Job) -> str:
+            row = self._row_of.get(job.id)
+            last = "counts more, as it would end last" if row is not None and self._last[row] > 1 else ""
+            return "; ".join(filter(None, (last, of_users.get(job.user))))
+
+        return told
 
     def _per_gpu(self, rows: Ints, relative_rates: Floats) -> Floats:
         """Returns what these jobs bid for a GPU of a type on which they have so much of their best rates; [rows] or

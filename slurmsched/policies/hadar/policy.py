@@ -314,6 +314,10 @@ def protected_preemptors(situation: Situation) -> dict[JobId, Reason]:
     }
 
 
+def _nothing(_: Job) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class HadarPrices:
     """Entitlement by prices: each job gets the GPU types that pay it most."""
@@ -322,8 +326,8 @@ class HadarPrices:
     name: str = "hadar"
     beam_width: int = BEAM_WIDTH
     """As of `HadarScheduler`."""
-    of_users: Mapping[str, str] = field(default_factory=dict)
-    """What is told of users beside where their jobs rank, by user."""
+    told_beside: Callable[[Job], str] = _nothing
+    """What is told of a job beside why it ranks where it does; empty for nothing."""
     seconds_left: SecondsLeft = Knowledge.remaining_seconds
     makes_room_for: JobId = ""
     """As of `HadarScheduler`."""
@@ -376,7 +380,7 @@ class HadarPrices:
                 frozenset(kept or {}),
                 frozenset(giving_way),
                 self.name,
-                self.of_users,
+                self.told_beside,
             ),
             gpu_types=_due_types(types),
             rates={
@@ -407,13 +411,12 @@ class _PayoffOrder:
     kept: frozenset[JobId]
     giving_way: frozenset[JobId]
     name: str
-    of_users: Mapping[str, str]
+    told_beside: Callable[[Job], str]
     _keeping: dict[JobId, bool] = field(default_factory=dict)
     _texts: dict[tuple[tuple[str, int], ...], str] = field(default_factory=dict)
     """What explains GPUs of each type."""
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
-        users = self.of_users
         return rank_by(
             situation,
             lambda job: (
@@ -422,7 +425,7 @@ class _PayoffOrder:
                 not self._keeps_types(job),
                 job.id not in self.types,
             ),
-            lambda job: f"{self._explain(job)}; {users[job.user]}" if job.user in users else self._explain(job),
+            lambda job: f"{self._explain(job)}; {beside}" if (beside := self.told_beside(job)) else self._explain(job),
         )
 
     def preemption_rule(self, situation: Situation) -> PreemptionRule:

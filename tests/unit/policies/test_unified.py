@@ -219,8 +219,11 @@ def test_what_would_end_last_counts_as_it_is_written(queue: list[HadarJob], gpus
 def test_of_jobs_that_came_at_once_the_longest_starts_where_it_would_end_last(
     shorter: int, longest: Job, starts: bool
 ) -> None:
-    batch = [*(hours(number, 3) for number in range(shorter)), longest]
-    assert ("99" in decided([node(gpus=8)], batch).targets) is starts
+    done = decided([node(gpus=8)], [*(hours(number, 3) for number in range(shorter)), longest])
+    assert ("99" in done.targets) is starts
+    told = {ranked.job: ranked.key for ranked in done.order}
+    assert ("as it would end last" in told["99"]) is (starts or shorter > 12)
+    assert "as it would end last" not in told["0"]
 
 
 @pytest.mark.parametrize(
