@@ -91,6 +91,17 @@ def test_a_short_job_starts_at_once_and_long_ones_are_told_their_start_or_the_pr
     assert any("it bids" in text and "it would be next" in text for text in told)
 
 
+def test_the_longest_of_a_batch_starts_at_once_where_it_would_end_last(site: Mini) -> None:
+    shorter = [submit(site, "alice", "3h", "--gres=gpu:1") for _ in range(12)]
+    longest = submit(site, "alice", "12h", "--gres=gpu:1")
+    site.round()
+
+    site.until("the longest runs", lambda: site.state(longest) == "RUNNING")
+    assert "counts more, as it would end last" in site.explained(longest)
+    assert sorted(runs_on(site, *shorter)).count("PENDING") == 5
+    assert not any("would end last" in site.explained(job) for job in shorter[:2])
+
+
 def test_a_gang_over_both_nodes_has_its_turn_and_those_in_its_way_come_back(site: Mini) -> None:
     there = [submit(site, "alice", "20h"), submit(site, "bob", "30h")]
     site.round()
