@@ -20,7 +20,7 @@ import numpy as np
 
 from slurmsched.arrays import Floats
 from slurmsched.knowledge.estimation import estimates_by_type
-from slurmsched.model import Job, JobId
+from slurmsched.model import Job, JobId, Snapshot
 from slurmsched.policies.gandiva_fair.tickets import build_ticket_registry, build_ticket_tree, divide_by_tickets
 from slurmsched.policies.stages import Situation
 from slurmsched.policies.state import Account, TicketAccounts, decode_state
@@ -82,7 +82,7 @@ class Owners:
         owner = np.array([self._number[job.user] for job in queue], dtype=np.int64)
         if not len(owner) or (owner == owner[0]).all():
             return np.ones(len(owner))
-        takes = np.array([_worth_of(self._situation, job, worth) for job in queue])
+        takes = np.array([_worth_of(self._situation.snapshot, job, worth) for job in queue])
         rank = np.floor(np.log(alone) / np.log(_ALIKE))
         order = np.lexsort((np.array([not job.allocations for job in queue], dtype=bool), -rank, owner))
         with_own = np.cumsum(takes[order])
@@ -98,25 +98,18 @@ class Owners:
         held = np.zeros(len(self._number))
         for job in self._situation.snapshot.jobs:
             if job.allocations and job.id not in queued:
-                held[self._number[job.user]] += _worth_of(self._situation, job, worth)
+                held[self._number[job.user]] += _worth_of(self._situation.snapshot, job, worth)
         return held
 
 
-def _worth_of(situation: Situation, job: Job, worth: Mapping[str, float]) -> float:
+def _worth_of(snapshot: Snapshot, job: Job, worth: Mapping[str, float]) -> float:
     """Returns the worth of the GPUs that a job holds; of a waiting one the mean of what it asks for."""
-    snapshot = situation.snapshot
-    if not job.allocations:
-        return _gpus_asked(situation, job) * worth.get(job.original_request.gpu_type or "", 1.0)
-    if any(on_node.shards for on_node in job.allocations):
-        return snapshot.part_of_gpu(job) * worth.get(snapshot.gpu_type_of(job.allocations), 1.0)
-    return sum(on_node.resources.gpus * worth.get(on_node.gpu_type, 1.0) for on_node in job.allocations)
-
-
-def _gpus_asked(situation: Situation, job: Job) -> float:
-    """Returns the GPUs that a job has or asks for; a part of one is a fraction."""
+    asked = job.original_request.gpu_type or ""
+    if part := snapshot.part_of_gpu(job):
+        return part * worth.get(snapshot.gpu_type_of(job.allocations) or asked, 1.0)
     if job.allocations:
-        return situation.snapshot.gpus_of(job)
-    return job.gpus or situation.knowledge.parts_of_gpu.get(job.id, 0.0)
+        return sum(on_node.resources.gpus * worth.get(on_node.gpu_type, 1.0) for on_node in job.allocations)
+    return job.gpus * worth.get(asked, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,23 +175,23 @@ def _held_worth(situation: Situation, since: float) -> Mapping[str, float]:
         start = now - job.run_time if job.start_time is None else job.start_time
         until = now if job.end_time is None else min(now, job.end_time)
         seconds = max(0.0, until - max(start, since))
-        held[job.user] += _worth_of(situation, job, worth) * seconds
+        held[job.user] += _worth_of(situation.snapshot, job, worth) * seconds
     return held
 
 
 def _due_gpus(situation: Situation) -> Mapping[str, float]:
     """Returns the GPUs that each user is due now by tickets: no more than all of the user's jobs ask for or hold, those
     with parts of GPUs too, which are not in the situation."""
+    snapshot, parts = situation.snapshot, situation.knowledge.parts_of_gpu
     decided = {job.id for job in situation.jobs}
-    parts = situation.knowledge.parts_of_gpu
-    others = (job for job in situation.snapshot.jobs if job.id not in decided and (job.allocations or job.id in parts))
+    others = (job for job in snapshot.jobs if job.id not in decided and (job.allocations or job.id in parts))
     first, asked = dict[tuple[str, str], Job](), defaultdict[tuple[str, str], float](float)
     for job in chain(situation.jobs, others):
         owner = job.account, job.user
         first.setdefault(owner, job)
-        asked[owner] += _gpus_asked(situation, job)
+        asked[owner] += snapshot.part_of_gpu(job) or job.gpus
     jobs = [*first.values()]  # one for all that an owner has in an account: what they are due together is the same
-    tree = build_ticket_tree(jobs, build_ticket_registry(situation.tickets, situation.snapshot.associations))
+    tree = build_ticket_tree(jobs, build_ticket_registry(situation.tickets, snapshot.associations))
     due = defaultdict[str, float](float)
     shares = divide_by_tickets(tree, _worth_of_cluster(situation), np.array([*asked.values()]))
     for job, gpus in zip(jobs, shares.tolist(), strict=True):

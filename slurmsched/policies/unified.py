@@ -60,7 +60,7 @@ _PATIENCE: Final = 3600.0
 """Seconds for which a job waits for its first start before it counts more."""
 
 _BATCH: Final = 3600.0
-"""Seconds in which what is submitted together is: a batch, after which nothing as large is expected to come."""
+"""Seconds within which jobs count as submitted at once: no batch as large is expected to come again."""
 
 _MANY_JOBS: Final = 10_000
 """Jobs from which the market's search follows a single state: of so many none matters enough that others find
@@ -380,8 +380,9 @@ def last_to_end(
         return np.ones(len(queue))
     widths, size = np.array([job.workers for job in queue], dtype=np.float64), np.array(sizes)
     done = np.array([job.total - job.remaining for job in queue]) / np.where(best_rates > 0, best_rates, np.inf)
-    by_age = np.argsort([job.age for job in queue], kind="stable")
-    ages = np.array([queue[at].age for at in by_age.tolist()])
+    ages = np.array([job.age for job in queue])
+    by_age = np.argsort(ages, kind="stable")
+    ages = ages[by_age]
     came = np.concatenate([[0.0], np.cumsum((size + widths * done)[by_age])])
     batches = came[1:] - came[np.searchsorted(ages, ages - _BATCH)]
     largest_batch = np.concatenate([[0.0], np.maximum.accumulate(batches)])

@@ -119,10 +119,12 @@ def test_a_gang_over_both_nodes_has_its_turn_and_those_in_its_way_come_back(site
     site.until("who gave way runs again", lambda: "PENDING" not in runs_on(site, *there))
 
 
-def test_a_job_of_an_unknown_model_leaves_the_slow_gpus_once_fast_ones_are_idle(site: Mini) -> None:
+@pytest.mark.parametrize("asked", ["--gres=gpu:4", "--gres=shard:4"])
+def test_a_job_of_an_unknown_model_leaves_the_slow_gpus_once_fast_ones_are_idle(site: Mini, asked: str) -> None:
+    site.configure(**{**SITE, "policy": {**SITE["policy"], "parts": True}})
     taken = submit(site, "bob", "5h", "--gres=gpu:v100:4", model="steep")
     site.round()
-    unknown = submit(site, "alice", "50h", model="nobody-knows-it")
+    unknown = submit(site, "alice", "50h", asked, model="nobody-knows-it")
     site.round()
     assert runs_on(site, taken, unknown) == ["v100-1", "k80-1"]
 
@@ -136,6 +138,7 @@ def test_a_job_of_an_unknown_model_leaves_the_slow_gpus_once_fast_ones_are_idle(
         return runs_on(site, unknown) == ["v100-1"]
 
     site.until("it is tried on the fast GPUs", moved, seconds=180)
+    site.configure(**SITE)
 
 
 def test_a_short_job_with_a_part_of_a_gpu_takes_that_of_a_long_one_which_comes_back(site: Mini) -> None:
