@@ -100,7 +100,7 @@ def pair_sample(
     None unless it was beside this job, or alone, at the last report too, and if there is no new work.
     """
     steps, seconds = _new_work(report, before)
-    types = {snapshot.gpu_type_of((allocation,)) for allocation in job.allocations}
+    types = {allocation.gpu_type for allocation in job.allocations}
     if before is None or beside is None or beside != before.beside or steps <= 0 or seconds < _MIN_SECONDS:
         return None
     other = snapshot.jobs_by_id.get(beside)

@@ -90,7 +90,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class NodeAllocation:
-    """What a job has, or will have, on one node. `indices` are those of its GPUs, known once it runs."""
+    """What a job has, or will have, on one node. `indices` are those of its GPUs, known once it runs, and `gpu_type` is
+    their type, empty where it is not known; its shards are parts of them."""
 
     node: str
     resources: Resources
@@ -186,6 +187,11 @@ class Job:
         if len(held) == 1:  # most, and asked for many times in a round
             return held[0].resources.gpus
         return sum(allocation.resources.gpus for allocation in held) if held else self.original_request.gpus
+
+    @property
+    def gpu_type_held(self) -> str:
+        """The type of its GPUs, or shards, on the first of its nodes; empty if it has none."""
+        return self.allocations[0].gpu_type if self.allocations else ""
 
     @property
     def allocated(self) -> Resources:

@@ -146,13 +146,6 @@ class Snapshot:
                 jobs[device].append(job)
         return jobs
 
-    def gpu_type_of(self, allocations: Sequence[NodeAllocation]) -> str:
-        """Returns the GPU type on the first node, empty for none; of shards Slurm reports none, so it is the node's."""
-        if not allocations:
-            return ""
-        first, node = allocations[0], self.nodes_by_name.get(allocations[0].node)
-        return first.gpu_type or next(iter(node.gpu_types if node else ()), "")
-
     @cached_property
     def _most_shards(self) -> int:
         """The shards of the GPU that has most."""

@@ -106,7 +106,7 @@ def _worth_of(snapshot: Snapshot, job: Job, worth: Mapping[str, float]) -> float
     """Returns the worth of the GPUs that a job holds; of a waiting one the mean of what it asks for."""
     asked = job.original_request.gpu_type or ""
     if part := snapshot.part_of_gpu(job):
-        return part * worth.get(snapshot.gpu_type_of(job.allocations) or asked, 1.0)
+        return part * worth.get(job.gpu_type_held or asked, 1.0)
     if job.allocations:
         return sum(on_node.resources.gpus * worth.get(on_node.gpu_type, 1.0) for on_node in job.allocations)
     return job.gpus * worth.get(asked, 1.0)

@@ -102,7 +102,7 @@ class InMemoryStateStore:
             updated = original is not None
             store._known[job.id] = _JobState(original or job.current_request, job.id in state.held, updated)
             this_run = snapshot.gpus_of(job) * max(job.run_time, 0.0) if job.allocations else 0.0
-            now = snapshot.gpu_type_of(job.allocations)
+            now = job.gpu_type_held
             by_type = state.service_by_type.get(job.id) or {now: state.service.get(job.id, 0.0)}
             before = {kind: seconds - this_run * (kind == now) for kind, seconds in by_type.items()}
             store._earlier[job.id] = {kind: seconds for kind, seconds in before.items() if seconds > 0}
@@ -215,7 +215,7 @@ class InMemoryStateStore:
                 if job.start_time is not None:
                     kind, _ = self._runs[job.id].get(job.start_time, ("", 0.0))
                     seconds = snapshot.gpus_of(job) * max(job.run_time, 0.0)
-                    self._runs[job.id][job.start_time] = snapshot.gpu_type_of(job.allocations) or kind, seconds
+                    self._runs[job.id][job.start_time] = job.gpu_type_held or kind, seconds
         for gone in self._known.keys() - snapshot.jobs_by_id.keys():
             for table in (self._known, self._runs, self._moves, self._refused, self._notified, self._origins):
                 table.pop(gone, None)

@@ -28,7 +28,7 @@ class AttainedService:
         A job without a start time is skipped until Slurm reports one.
         """
         runs = [
-            (job.id, job.start_time, gpus * max(job.run_time, 0.0), snapshot.gpu_type_of(job.allocations))
+            (job.id, job.start_time, gpus * max(job.run_time, 0.0), job.gpu_type_held)
             for job in snapshot.jobs_in_state(*_HOLDING_RESOURCES)
             if job.start_time is not None and (gpus := snapshot.gpus_of(job))
         ]

@@ -37,7 +37,12 @@ from slurmsched.backends.slurm.command_source import CommandSource, PartitionInf
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import PyslurmUnavailableError, UnsafeCommandError
 from slurmsched.backends.slurm.executor import BatchExecutor, RestartDelays
-from slurmsched.backends.slurm.jobs import with_gpu_defaults, without_memory, without_shards_by_task
+from slurmsched.backends.slurm.jobs import (
+    with_gpu_defaults,
+    with_types_of_shards,
+    without_memory,
+    without_shards_by_task,
+)
 from slurmsched.backends.slurm.limits import read_limits, read_preempting_qos
 from slurmsched.backends.slurm.operation_commands import commands_for
 from slurmsched.backends.slurm.origins import read_origins
@@ -141,9 +146,11 @@ class ClusterReader:
         associations, unread = self._read_associations(time)
         shown = (node for node in view.nodes if node.name != PLACEHOLDER)
         counted = count_shards_by_job(self._counted.of(shown, configuration.select_parameters), jobs)
+        nodes = {node.name: node for node in _with_reservations(counted, Reservation.active(view.reservations, time))}
+        jobs = tuple(with_types_of_shards(job, nodes) for job in jobs)
         snapshot = Snapshot(
             time=time,
-            nodes=tuple(_with_reservations(counted, Reservation.active(view.reservations, time))),
+            nodes=tuple(nodes.values()),
             jobs=jobs,
             partitions=tuple(partitions.values()),
             reservations=view.reservations,

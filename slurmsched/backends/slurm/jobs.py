@@ -26,6 +26,7 @@ from slurmsched.model import (
     Job,
     JobId,
     JobState,
+    Node,
     NodeAllocation,
     Partition,
     Request,
@@ -177,6 +178,21 @@ def with_gpu_defaults(job: Job, partitions: Iterable[Partition]) -> Job:
         on_node = -(-memory * request.gpus // request.nodes)
         request = replace(request, memory_per_gpu=memory, memory=on_node, memory_per_cpu=0, whole_memory=False)
     return job if request is job.original_request else replace(job, original_request=request)
+
+
+def with_types_of_shards(job: Job, nodes: Mapping[str, Node]) -> Job:
+    """The job with the GPU type that its shards on each node are of, which Slurm does not show: that of their GPUs, or
+    of all GPUs with shards there where it does not show these either; none where types differ."""
+    if not any(share.shards and not share.gpu_type for share in job.allocations):
+        return job
+    return replace(job, allocations=tuple(_with_type(share, nodes.get(share.node)) for share in job.allocations))
+
+
+def _with_type(share: NodeAllocation, node: Node | None) -> NodeAllocation:
+    if node is None or share.gpu_type or not share.shards:
+        return share
+    types = {gpu.type for gpu in node.gpus if (gpu.index in share.indices if share.indices else gpu.shards)}
+    return replace(share, gpu_type=types.pop()) if len(types) == 1 else share
 
 
 def without_shards_by_task(job: Job, form: RequestForm) -> Job:

@@ -149,7 +149,7 @@ def try_faster_idle_types(session: Session) -> None:
     for job in _movable_jobs(session) if len(set(estimates.values())) > 1 and idle.total() else ():
         if not _is_unmeasured(session, job):
             continue
-        now = min((estimates.get(kind, inf) for kind in _held_types(session, job)), default=inf)
+        now = min((estimates.get(kind, inf) for kind in _held_types(job)), default=inf)
         if _try_faster(session, job, idle, {kind: of / now for kind, of in estimates.items()}):
             idle = session.free_at_minimum.idle_by_type()
 
@@ -184,7 +184,7 @@ def migrate_parts_of_gpus(session: Session) -> None:
     for job in _movable_jobs(session) if len(idle) > 1 else ():
         measured = knowledge.measured_types(job)
         rates = rates_of_part(knowledge, job, [kind for kind in idle if kind in measured])
-        now = [rates.get(kind, 0.0) for kind in _held_types(session, job)]
+        now = [rates.get(kind, 0.0) for kind in _held_types(job)]
         if not rates or not all(now):
             continue
         faster = {kind: rate / min(now) for kind, rate in rates.items() if rate > min(now)}
@@ -294,8 +294,8 @@ def _place_among(
     placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)
     if placement is not None:
         return [], placement
-    due, had = session.entitlement.gpu_types, _held_types(session, first)
-    holders = [other for other in changing if other.id in session.running and _held_types(session, other) & due[job.id]]
+    due, had = session.entitlement.gpu_types, _held_types(first)
+    holders = [other for other in changing if other.id in session.running and _held_types(other) & due[job.id]]
     for others in ([other for other in holders if due[other.id] <= had], holders):
         queue = VictimQueue.of(session, [other.id for other in others])
 
@@ -312,13 +312,12 @@ def _place_among(
     return None
 
 
-def _held_types(session: Session, job: Job) -> frozenset[str]:
-    """Return the GPU types that the job has; Slurm tells none of shards, so that there it is the node's."""
-    return frozenset(session.situation.snapshot.gpu_type_of((on_node,)) for on_node in job.allocations)
+def _held_types(job: Job) -> frozenset[str]:
+    return frozenset(on_node.gpu_type for on_node in job.allocations)
 
 
 def _has_due_type(session: Session, job: Job) -> bool:
-    return _held_types(session, job) == session.entitlement.gpu_types[job.id]
+    return _held_types(job) == session.entitlement.gpu_types[job.id]
 
 
 def _restart_gpu_seconds(session: Session, jobs: Iterable[JobId]) -> float:

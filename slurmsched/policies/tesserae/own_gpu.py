@@ -232,7 +232,7 @@ def _started(job: Job) -> tuple[float, tuple[float, int, int, JobId]]:
 
 def _worse_together(session: Session, job: Job, other: Job) -> Reason | None:
     """Returns the reason to move the job if both measured that together they do less than one alone."""
-    rates, gpu_type = session.situation.knowledge.pairs, session.situation.snapshot.gpu_type_of(job.allocations)
+    rates, gpu_type = session.situation.knowledge.pairs, job.gpu_type_held
     work = [rates.rate(*pair, gpu_type) for pair in ((job, other), (other, job))]
     worth = sum(rate for rate in work if rate is not None)
     if None in work or worth >= 1:
@@ -243,7 +243,7 @@ def _worse_together(session: Session, job: Job, other: Job) -> Reason | None:
 def _pays_apart(session: Session, job: Job, other: Job) -> Reason | None:
     """Returns the reason to move the job if, by known rates, it alone gains more than its restart costs."""
     situation = session.situation
-    gpu_type = situation.snapshot.gpu_type_of(job.allocations)
+    gpu_type = job.gpu_type_held
     rates = relative_rates_of_pair(situation.knowledge, job, other, gpu_type)
     if rates is None:
         return None

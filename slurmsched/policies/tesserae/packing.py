@@ -329,7 +329,7 @@ class GpuSharers:
         others = tuple(other for other in self._snapshot.sharers_of(job) if other.id not in session.victims)
         if not others:
             return
-        gpu_type = self._snapshot.gpu_type_of(job.allocations)
+        gpu_type = job.gpu_type_held
         speed = min(self._knowledge.shared_gpu_speed(job, other, gpu_type) for other in others)
         if len(others) == 1 and self._is_pair(job, others[0]):
             both = relative_rates_of_pair(self._knowledge, job, others[0], gpu_type)

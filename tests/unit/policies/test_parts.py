@@ -369,10 +369,10 @@ def test_a_part_of_a_gpu_is_of_the_fastest_type_that_whole_jobs_leave(
     assert nodes_of(policy("unified").decide(seen))["1"] == starts_on
 
 
-def on_slow(hours: float, model: str = "steep", told_type: str = "k80", **other: object) -> Job:
+def on_slow(hours: float, model: str = "steep", **other: object) -> Job:
     """A job with a part of the slow GPU, which would take so many hours on a fast one and has run for ten."""
     hint = f"model={model},duration={60 * hours:.0f}m,ckpt=usr1"
-    part = NodeAllocation("n1", Resources(0, 1, 0), told_type, (0,), 1)
+    part = NodeAllocation("n1", Resources(0, 1, 0), "k80", (0,), 1)
     return job(1, request=shards(1, **other), hint=hint, on=[part], run_time=10 * HOUR)
 
 
@@ -380,11 +380,9 @@ def on_slow(hours: float, model: str = "steep", told_type: str = "k80", **other:
     ("running", "others", "runs_on"),
     [
         pytest.param(on_slow(5.0), (), "n2", id="it would run for forty hours more, or four there"),
-        pytest.param(on_slow(5.0, told_type=""), (), "n2", id="where Slurm tells no type of shards as well"),
         pytest.param(on_slow(1.01), (), "n1", id="it is nearly done"),
         pytest.param(on_slow(5.0, "even"), (), "n1", id="it is no faster there"),
         pytest.param(on_slow(5.0, "slow"), (), "n2", id="how fast it is there was not measured: data sheets tell"),
-        pytest.param(on_slow(5.0, "slow", ""), (), "n2", id="data sheets of a node whose type Slurm does not tell"),
         pytest.param(on_slow(10.02, "slow"), (), "n1", id="but not where it is nearly done"),
         pytest.param(on_slow(5.0, "slow", gpu_type="k80"), (), "n1", id="nor what its owner wants is left"),
         pytest.param(on_slow(5.0, gpu_type="k80"), (), "n1", id="its owner wants the slow one"),

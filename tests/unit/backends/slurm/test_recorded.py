@@ -11,7 +11,7 @@ from slurmsched.backends.slurm import job_details
 from slurmsched.backends.slurm.accounting import parse_associations
 from slurmsched.backends.slurm.cluster import parse_configuration, parse_node, parse_partition, parse_reservation
 from slurmsched.backends.slurm.errors import NoConfigurationError, error_from_stderr
-from slurmsched.backends.slurm.jobs import ParsedJob
+from slurmsched.backends.slurm.jobs import ParsedJob, with_types_of_shards
 from slurmsched.backends.slurm.requests import RequestForm
 from slurmsched.model import Association, Hold, Job, JobState, Node, NodeState
 from tests.unit.backends.slurm.replaying import jobs_in
@@ -137,6 +137,8 @@ def test_only_an_exclusive_job_is_exclusive(release: str) -> None:
 def test_shards_are_neither_gpus_nor_nothing(release: str) -> None:
     shards = jobs(release)["shard-a"]
     assert (shards.original_request.gpus, shards.original_request.shards, shards.allocations[0].shards) == (0, 4, 4)
+    of_node = nodes(release)[shards.allocations[0].node].gpu_types
+    assert {with_types_of_shards(shards, nodes(release)).gpu_type_held} == of_node
 
 
 def test_an_interactive_job_is_not_a_batch_job(release: str) -> None:
