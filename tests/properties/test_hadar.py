@@ -256,7 +256,8 @@ def test_room_for_a_newcomer_is_made_where_the_round_is_worth_more_then(
     found, without = (one.decide(queue, servers, held) for one in (hadar, replace(hadar, makes_room_for="")))
     worth = [PricedRound(hadar, queue, servers).total_utility(given, held) for given in (found, without)]
     assert found == PlainRound(hadar, queue, servers).decide(held)
-    assert found == without if worth[0] == worth[1] else worth[0] > worth[1] and "wide0" in found
+    wide = {job for job in found if job.startswith("wide")}  # one that asks alike may get the place instead
+    assert found == without if worth[0] == worth[1] else worth[0] > worth[1] and wide
     assert (servers.free_after(found.values()) >= 0).all()
 
 
