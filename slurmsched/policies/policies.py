@@ -16,7 +16,8 @@ from slurmsched.policies.finish.restart import (
     exchange_types,
     migrate_parts_of_gpus,
     migrate_to_due_type,
-    migrate_to_idle_type,
+    move_where_fastest,
+    start_where_fastest,
     try_faster_idle_types,
 )
 from slurmsched.policies.finish.spare import distribute_spare
@@ -198,9 +199,9 @@ def _unified(chosen: Choices) -> Policy:
     from slurmsched.policies.place.worth import UNIFIED_PLACEMENT  # noqa: PLC0415
     from slurmsched.policies.unified import UnifiedMarket, make_room_for_promised  # noqa: PLC0415
 
-    steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
+    steps, market = (exchange_types, start_where_fastest, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
     admit = tuple([AllocateFastestPart if step is AllocateFree else step for step in ADMISSION_STEPS])
-    moves = migrate_to_idle_type, migrate_parts_of_gpus, try_faster_idle_types
+    moves = move_where_fastest, migrate_parts_of_gpus, try_faster_idle_types
     unseen = start_on_other_type, preempt_parts, make_room_for_promised, *moves  # what the market does not see
     last = _with_spare((*chosen.first, *unseen))
     return Pipeline(

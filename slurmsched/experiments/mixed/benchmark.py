@@ -36,7 +36,7 @@ from slurmsched.experiments.mixed.benchmark_workloads import (
     true_profiles,
 )
 from slurmsched.experiments.site_promises.measures import JobOutcome, demand_periods, max_min_fair
-from slurmsched.policies.finish.restart import exchange_types, migrate_to_due_type, try_faster_idle_types
+from slurmsched.policies.finish.restart import exchange_types, move_where_fastest, try_faster_idle_types
 from slurmsched.policies.pipeline import Pipeline
 from slurmsched.policies.place.placement import CONSOLIDATED, FIRST_FIT
 from slurmsched.policies.place.worth import LEAST_LOSS
@@ -89,7 +89,7 @@ def _without_types(pipeline: Pipeline) -> Pipeline:
     return replace(pipeline, entitle=blind)
 
 
-_TYPE_STEPS: Final[tuple[FinishStep, ...]] = (migrate_to_due_type, exchange_types, try_faster_idle_types)
+_TYPE_STEPS: Final[tuple[FinishStep, ...]] = (exchange_types, move_where_fastest, try_faster_idle_types)
 
 
 def _without_moves(steps: Sequence[FinishStep]) -> tuple[FinishStep, ...]:

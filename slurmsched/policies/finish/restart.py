@@ -1,11 +1,13 @@
-"""Restarts running jobs where that clearly pays: on the GPU type that they are due, on an idle one that is said to be
-much faster, or with more CPUs and memory."""
+"""Places jobs where they are fastest: those that start, and running ones where that clearly pays for a restart: on the
+GPU type that they are due, on idle GPUs that are faster or have more CPUs and memory beside them, or with more of these
+where they are."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf, isinf
 from typing import Final
 
@@ -18,18 +20,18 @@ from slurmsched.policies.admit.preempt import VictimQueue
 from slurmsched.policies.cluster.demand import DemandLevel
 from slurmsched.policies.cluster.eligibility import may_begin_again
 from slurmsched.policies.finish.spare import extra_resources, largest_that_fits
-from slurmsched.policies.place.placement import Placement
+from slurmsched.policies.place.placement import MOST_CPUS, Placement
 from slurmsched.policies.session import Session
 from slurmsched.policies.sizes import PerTaskResources, size_upgrades
 from slurmsched.policies.stages import Situation
 
 
 @dataclass(frozen=True, slots=True)
-class _Resize:
-    """A running job, its larger placement, and the seconds that this saves."""
+class _Restart:
+    """A running job, a placement on which it is faster, and the seconds that this saves."""
 
     job: Job
-    larger: Placement
+    placement: Placement
     saving: float
 
 
@@ -47,10 +49,10 @@ def resize_running(session: Session) -> None:
         if resize is not None:
             cost = session.situation.cost_of_restart(resize.job.id)
             detail = {"saving": format_duration(resize.saving), "cost": format_duration(cost)}
-            session.restart_with(resize.job, resize.larger, Reason(ReasonCode.PAYS_FOR_RESTART, detail))
+            session.restart_with(resize.job, resize.placement, Reason(ReasonCode.PAYS_FOR_RESTART, detail))
 
 
-def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
+def _worthwhile_resize(session: Session, job: Job) -> _Restart | None:
     """Return the job's best resize on its GPUs; None where it is not clearly worth a restart."""
     remaining = session.situation.knowledge.remaining_seconds_there(job)
     may_restart = session.is_preemptible(job.id) and may_begin_again(job, session.situation.snapshot)
@@ -71,7 +73,7 @@ def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
     pays = saving > session.entitlement.min_benefit * session.situation.cost_of_restart(
         job.id
     ) and session.free_at_minimum.fits(extra)
-    return _Resize(job, larger, saving) if pays else None
+    return _Restart(job, larger, saving) if pays else None
 
 
 def longer_run_from(situation: Situation, job: Job) -> float:
@@ -109,6 +111,138 @@ def _current_placement(session: Session, job: Job) -> Placement | None:
     per_task = PerTaskResources(units.within(allocation.cpus[0]) // parts[0], max(allocation.memory) // max(parts))
     placed = Placement(gang, allocation.pools, parts, per_task, kind)
     return placed if placed.allocation(session.pools).by_pool() == allocation.by_pool() else None
+
+
+_CLEARLY_FASTER: Final = 1.1
+"""How many times as fast a job has to be elsewhere to start there: what is less leaves nodes as they were filled."""
+
+_MOST_SEARCHES: Final = 1000
+"""Searches for a faster place in a round: of thousands of jobs that start at once, the others start where they are."""
+
+
+def start_where_fastest(session: Session) -> None:
+    """Let the jobs that start in this round have the idle GPUs on which their type and the CPUs and memory beside them
+    make them fastest together.
+
+    The market sees GPUs, and consolidation prefers full nodes: a job that is three times as fast with twelve CPUs
+    started beside three, next to an idle node.
+    """
+    fastest = _FastestIdle(session)
+    for name in [*session.placements] if fastest.idle.total() else ():
+        job, placed, knowledge = session.jobs[name], session.placements[name], session.situation.knowledge
+        if job.allocations or name in session.victims or not job.gpus or placed.gang.profile is None:
+            continue
+        here = [session.pools.gpu_types[pool] for pool in placed.pools]
+        types = session.pools.known_types if knowledge.compares_types(job) else here
+        found = fastest.of(job, types)
+        if found is not None and found.speed > _CLEARLY_FASTER * _speed(session, job, _enlarged(session, job, placed)):
+            session.demands.lift_restriction(job)
+            session.place_again(job, found.placement)
+            fastest.forget()
+
+
+def move_where_fastest(session: Session) -> None:
+    """Move running jobs to idle GPUs on which they are faster by measured rates, and by the CPUs and memory there, as
+    many as may still move this round; those first that save most GPU-seconds."""
+    fastest = _FastestIdle(session)
+    moves = [
+        move
+        for job in (_movable_jobs(session) if fastest.idle.total() else ())
+        if (move := _worthwhile_move(session, job, fastest)) is not None
+    ]
+    for planned in sorted(moves, key=lambda move: (-move.saving * move.job.gpus, session.rank_of[move.job.id])):
+        # searched for again: earlier jobs may have taken these GPUs
+        move = _worthwhile_move(session, planned.job, fastest) if session.moves_left > 0 else None
+        if move is not None:
+            cost = format_duration(session.situation.cost_of_restart(move.job.id))
+            detail = {"saving": format_duration(move.saving), "cost": cost}
+            session.demands.lift_restriction(move.job)
+            session.restart_with(move.job, move.placement, Reason(ReasonCode.PAYS_FOR_RESTART, detail))
+            fastest.forget()
+
+
+def _worthwhile_move(session: Session, job: Job, fastest: _FastestIdle) -> _Restart | None:
+    """Return the job's move to where it is fastest; None where that is not clearly worth a restart."""
+    knowledge, nodes = session.situation.knowledge, session.situation.snapshot.nodes_by_name
+    left, held = _expected_run(session, job, remaining_or_executed(knowledge, job)), _held_types(job)
+    least = session.entitlement.min_benefit * session.situation.cost_of_restart(job.id)
+    if left <= least or not job.gpus or not may_begin_again(job, session.situation.snapshot):
+        return None
+    measured = knowledge.measured_types(job)
+    found = fastest.of(job, measured if measured >= held else held if len(held) == 1 else ())
+    saving = left * (1 - knowledge.speed(job, job.allocations, nodes) / found.speed) if found is not None else 0.0
+    return _Restart(job, found.placement, saving) if found is not None and saving > least else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place for a job, and its speed there, as by `Knowledge.speed`."""
+
+    speed: float
+    placement: Placement
+
+
+@dataclass(slots=True)
+class _FastestIdle:
+    """The idle GPUs on which jobs are fastest, searched for once for jobs that are alike."""
+
+    session: Session
+    idle: Counter[str] = field(default_factory=Counter)
+    _searches: int = 0
+    _known: dict[Hashable, _Place | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Look again at what is idle, after a job was placed."""
+        self.idle = self.session.free_at_minimum.idle_by_type()
+        self._known.clear()
+
+    def of(self, job: Job, types: Collection[str]) -> _Place | None:
+        """Return where the job is fastest among the idle GPUs of these types, whatever type it is due; None where it
+        fits nowhere."""
+        session, knowledge = self.session, self.session.situation.knowledge
+        enough = tuple(kind for kind, gpus in self.idle.items() if kind in types and gpus >= job.gpus)
+        if not enough:
+            return None
+        session.demands.lift_restriction(job)
+        alike = session.attempt(job), session.lends_to(job.id), id(knowledge.rate_profile(job)), enough
+        if alike not in self._known:
+            places = self._places(job, enough) if self._searches < _MOST_SEARCHES else ()
+            self._known[alike] = max(places, key=lambda place: place.speed, default=None)
+        session.demands.restrict(job)
+        return self._known[alike]
+
+    def _places(self, job: Job, types: Iterable[str]) -> Iterator[_Place]:
+        """Yield a place of each type that has room: with all that makes the job faster, else where most CPUs are."""
+        session, free = self.session, self.session.free_at_minimum
+        self._searches += 1
+        for kind in types:
+            among = session.pools.of_type(kind)
+            placement = session.find_placement(job, DemandLevel.BEST, free, among) if session.lends_to(job.id) else None
+            placement = placement or session.find_placement(job, DemandLevel.MINIMUM, free, among, node_score=MOST_CPUS)
+            if placement is not None:
+                placement = _enlarged(session, job, placement, counted=False)
+                yield _Place(_speed(session, job, placement), placement)
+
+
+def _enlarged(session: Session, job: Job, placement: Placement, *, counted: bool = True) -> Placement:
+    """Return the placement with as many of the CPUs and as much of the memory that are free there as make the job
+    faster. Unless `counted`, nothing is allocated to it yet."""
+    kind, limit = session.pools.kinds[placement.kind], largest_that_fits(session, job.id, placement, counted=counted)
+    upgrades = size_upgrades(session.sizing, placement.gang, kind, placement.per_task, limit)
+    steps = [step for step in upgrades if not isinf(step[1])]  # those tell a turn, not a speed
+    if placement.gang.request.exclusive or not steps:
+        return placement
+    per_task, _ = max(steps, key=lambda step: (step[1], -step[0].cpus, -step[0].memory))
+    return replace(placement, per_task=per_task)
+
+
+def _speed(session: Session, job: Job, placement: Placement) -> float:
+    """Return the job's speed with a placement."""
+    nodes = session.situation.snapshot.nodes_by_name
+    return session.situation.knowledge.speed(job, placement.node_allocations(session.pools), nodes)
 
 
 def migrate_to_due_type(session: Session) -> None:
@@ -151,26 +285,6 @@ def try_faster_idle_types(session: Session) -> None:
             continue
         now = min((estimates.get(kind, inf) for kind in _held_types(job)), default=inf)
         if _try_faster(session, job, idle, {kind: of / now for kind, of in estimates.items()}):
-            idle = session.free_at_minimum.idle_by_type()
-
-
-def migrate_to_idle_type(session: Session) -> None:
-    """While nobody waits, move jobs for which nothing was found on the type that they are due to idle GPUs of another
-    one that is faster by measured rates, as many jobs as may still move this round.
-
-    The market sees GPUs and not the CPUs beside them. A job that it gives a type whose CPUs others have would stay
-    where it is until its end, on slow GPUs beside idle faster ones.
-    """
-    if any(job not in session.running and job not in session.placements for job in session.jobs):
-        return
-    idle, rates = session.free_at_minimum.idle_by_type(), session.entitlement.rates
-    for job in _movable_jobs(session) if idle.total() else ():
-        now_and_then = _due_rates(session, job)
-        if now_and_then is None or _has_due_type(session, job):
-            continue
-        now, left = now_and_then[0], remaining_or_executed(session.situation.knowledge, job)
-        faster = {kind: rate / now for kind in idle if (rate := rates.get((job.id, kind), 0.0)) > now}
-        if _restart_on_fastest(session, job, idle, faster, left):
             idle = session.free_at_minimum.idle_by_type()
 
 
@@ -335,15 +449,19 @@ def _saved_seconds(session: Session, job: Job) -> float:
 
 
 def _due_rates(session: Session, job: Job) -> tuple[float, float] | None:
-    """Return the job's measured rates on the GPU types that it has and on the one that it is due; None where one of
-    these is not known, and for a job that is due several types or none."""
+    """Return the job's measured rates on the GPU types that it has, with the CPUs and memory that it has there, and on
+    the one that it is due, with its share of these; None where one of these is not known, and for a job that is due
+    several types or none."""
     rates, due = session.entitlement.rates, session.entitlement.gpu_types.get(job.id, frozenset())
     if len(due) != 1:
         return None
     now = [rates.get((job.id, on_node.gpu_type)) for on_node in job.allocations]
     then = rates.get((job.id, next(iter(due))))
     known = [rate for rate in now if rate is not None]
-    return (min(known), then) if then is not None and known and len(known) == len(now) else None
+    if then is None or not known or len(known) < len(now):
+        return None
+    knowledge, nodes = session.situation.knowledge, session.situation.snapshot.nodes_by_name
+    return min(known) * knowledge.relative_speed(job, job.allocations, nodes), then
 
 
 def remaining_or_executed(knowledge: Knowledge, job: Job) -> float:

@@ -61,12 +61,16 @@ def _fraction_of_node(current: PerTaskResources, larger: PerTaskResources, kind:
     return (larger.cpus - current.cpus) / kind.cpus + (larger.memory - current.memory) / max(kind.memory, 1)
 
 
-def largest_that_fits(session: Session, job: JobId, current: Placement) -> PerTaskResources:
+def largest_that_fits(session: Session, job: JobId, current: Placement, *, counted: bool = True) -> PerTaskResources:
     """Return the largest size of a part that fits on every node of the placement, and that the job's limits allow. What
-    is beyond a part's own share leaves idle GPUs theirs, unless the job can give it back."""
-    largest = _largest(session, current, [(0, 0)] * len(current.pools))
+    is beyond a part's own share leaves idle GPUs theirs, unless the job can give it back. Unless `counted`, nothing is
+    allocated to the placement yet."""
+    has = current.allocation(session.pools)
+    largest = _largest(session, current, has, [(0, 0)] * len(has.pools), counted=counted)
     if not session.lends_to(job):
-        left = _largest(session, current, [session.share_of_idle(pool) for pool in current.pools])
+        taken = [0] * len(has.pools) if counted else has.gpus
+        idle = [session.share_of_idle(pool, gpus) for pool, gpus in zip(has.pools, taken, strict=True)]
+        left = _largest(session, current, has, idle, counted=counted)
         own = proportional_size(current.gang, session.pools.kinds[current.kind])
         largest = PerTaskResources(
             min(largest.cpus, max(left.cpus, own.cpus)), min(largest.memory, max(left.memory, own.memory))
@@ -78,8 +82,11 @@ def largest_that_fits(session: Session, job: JobId, current: Placement) -> PerTa
     )
 
 
-def _largest(session: Session, current: Placement, kept: Sequence[tuple[int, int]]) -> PerTaskResources:
-    """Return the largest size of a part if these CPUs and MiB stay free on the nodes of its pools."""
+def _largest(
+    session: Session, current: Placement, has: Allocation, kept: Sequence[tuple[int, int]], *, counted: bool
+) -> PerTaskResources:
+    """Return the largest size of a part if these CPUs and MiB stay free on the nodes of its pools; `has` is what the
+    placement comes to."""
     nodes = [int(session.pools.node_of[pool]) for pool in current.pools]
     free = [
         (
@@ -88,13 +95,14 @@ def _largest(session: Session, current: Placement, kept: Sequence[tuple[int, int
         )
         for node, (cpus, memory) in zip(nodes, kept, strict=True)
     ]
-    gang, most_parts, has = current.gang, max(current.parts), current.allocation(session.pools)
+    gang, most_parts = current.gang, max(current.parts)
     units = [session.pools.kind(pool).cpu_units(gang.request.threads_per_core) for pool in current.pools]
     cpus = min(
-        of.within(more + held) // parts // gang.tasks_per_part * gang.tasks_per_part
+        of.within(more + held * counted) // parts // gang.tasks_per_part * gang.tasks_per_part
         for of, (more, _), held, parts in zip(units, free, has.cpus, current.parts, strict=True)
     )
-    on_node = max(gang.memory_per_node, current.per_task.memory * most_parts) + min(memory for _, memory in free)
+    held_memory = max(gang.memory_per_node, current.per_task.memory * most_parts) if counted else 0
+    on_node = held_memory + min(memory for _, memory in free)
     return PerTaskResources(max(current.per_task.cpus, cpus), max(current.per_task.memory, on_node // most_parts))
 
 

@@ -147,6 +147,16 @@ class _FirstFit(NodeScore):
 
 
 @dataclass(frozen=True, slots=True)
+class _MostCpus(NodeScore):
+    """The node with the most free CPUs, of these the one with the fewest free GPUs."""
+
+    name: str = "most free CPUs"
+
+    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:  # noqa: ARG002 as the protocol has it
+        return candidates[np.lexsort((free.gpus[candidates], -free.cpus[free.pools.node_of[candidates]]))[:count]]
+
+
+@dataclass(frozen=True, slots=True)
 class _Aligned(NodeScore):
     """The node with whose free resources the demand is best aligned: the largest dot product of both, as parts of the
     whole node (Grandl et al., Tetris, SIGCOMM 2014, section 3.2); the first of equal nodes."""
@@ -196,6 +206,7 @@ def of_best_types(node_score: NodeScore, gpu_types: Sequence[str], pools: Pools,
 
 CONSOLIDATED: NodeScore = _Consolidated()
 FIRST_FIT: NodeScore = _FirstFit()
+MOST_CPUS: NodeScore = _MostCpus()
 ALIGNED: NodeScore = _Aligned()
 
 

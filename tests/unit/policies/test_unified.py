@@ -524,7 +524,7 @@ WAITS = job(3, request=Request(gpus=8, cpus=8, gpu_type="v100"), hint="model=ste
     ("others", "cost", "goes_to"),
     [
         pytest.param((), 60.0, "n2", id="nobody waits: to the next best type that is idle"),
-        pytest.param((WAITS,), 60.0, "n3", id="a job waits that might want them"),
+        pytest.param((WAITS,), 60.0, "n2", id="a job waits, for GPUs of another type"),
         pytest.param((), 30_000.0, "n3", id="it would save ten times what the restart costs, and not twelve"),
         pytest.param((job(4, 8, submit_time=4, on=[share("n2", 8, gpu_type="p100", cpus=8)]),), 60.0, "n3", id="taken"),
     ],
