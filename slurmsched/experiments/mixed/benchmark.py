@@ -188,7 +188,7 @@ class CaseFigures:
     alone: float = nan
 
 
-_ALONE: Final = "each job alone, on the GPUs that are fastest for it and with the CPUs that help it most"
+_ALONE: Final = "each job alone, on the GPUs that are fastest for it and with all CPUs of its nodes"
 
 UNITS: Final[Mapping[MixedColumn, str]] = {
     MixedColumn.MEAN: "h",

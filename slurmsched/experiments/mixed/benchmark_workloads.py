@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from math import ceil
 from statistics import fmean
 from typing import Final
@@ -314,18 +313,19 @@ def _relative_rates(job: TraceJob, types: Sequence[str], profiles: Mapping[str, 
 
 
 def mean_alone(jobs: Sequence[TraceJob], nodes: Sequence[Node], profiles: Mapping[str, Profile]) -> float:
-    """Returns the mean seconds that the jobs take if each is alone, on the type that is fastest for it and with those
-    CPUs and that memory that help it most: no policy has a shorter mean completion."""
-    types = list(dict.fromkeys(gpu.type for node in nodes for gpu in node.gpus))
-    return fmean(job.duration / max(_best_rates(job, types, profiles)) for job in jobs)
+    """Returns the mean seconds that the jobs take if each is alone, on the type that is fastest for it, and has all of
+    its nodes, of which there are as few as hold it: no policy has a shorter mean completion."""
+    kinds = list({(node.gpus[0].type, len(node.gpus), node.total): node for node in nodes if node.gpus}.values())
+    return fmean(job.duration / max(_rates_alone(job, kinds, profiles)) for job in jobs)
 
 
-def _best_rates(job: TraceJob, types: Sequence[str], profiles: Mapping[str, Profile]) -> Iterator[float]:
-    """Yields the most that a job can do in a second on each type; a proportional share does 1 on the reference."""
+def _rates_alone(job: TraceJob, nodes: Sequence[Node], profiles: Mapping[str, Profile]) -> Iterator[float]:
+    """Yields what a job that is alone does in a second on each of these nodes, or several of its kind; a proportional
+    share does 1 on the reference."""
     profile = profiles.get(job.model)
-    for kind, rate in zip(types, _relative_rates(job, types, profiles), strict=True):
-        matrix = profile.matrix(kind) if profile is not None else None
-        yield rate * max(chain.from_iterable(matrix.speed)) if matrix is not None else rate
+    for node, rate in zip(nodes, _relative_rates(job, [node.gpus[0].type for node in nodes], profiles), strict=True):
+        matrix, gpus = profile and profile.matrix(node.gpus[0].type), max(min(job.gpus, len(node.gpus)), 1)
+        yield rate * matrix.speed_at(node.total.cpus / gpus, node.total.memory / gpus) if matrix else rate
 
 
 def slowest_runs(jobs: Sequence[TraceJob], nodes: Sequence[Node], profiles: Mapping[str, Profile]) -> Sequence[float]:

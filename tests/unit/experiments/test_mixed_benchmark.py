@@ -196,6 +196,8 @@ def test_no_policy_has_a_shorter_mean_than_each_job_alone() -> None:
     jobs = [TraceJob(str(n), 0.0, 1, 3600.0, user="a", model=name) for n, name in enumerate((*profiles, "unknown"))]
     assert mean_alone(jobs, nodes, profiles) == pytest.approx((3600 + 1800 + 3600) / 3)
     assert mean_alone(jobs[:1], load_cluster("p100:1x8").nodes, profiles) == pytest.approx(7200)
+    gang = replace(jobs[1], gpus=8)  # of which each GPU has three CPUs beside it
+    assert mean_alone([gang], nodes, profiles) == pytest.approx(3600)
 
 
 def test_what_no_policy_can_have_is_said_beside_the_plots() -> None:

@@ -76,6 +76,9 @@ def running(model: str = "hungry", hours: float = 20, on: NodeAllocation | None 
     return job(1, cpus=3, hint=hint, on=[on or share("n1")], run_time=HOUR, **other)
 
 
+ON_P100, P100S = share(gpu_type="p100"), node("n1", gpu_type="p100")
+
+
 @pytest.mark.parametrize(
     ("there", "nodes", "on"),
     [
@@ -83,14 +86,13 @@ def running(model: str = "hungry", hours: float = 20, on: NodeAllocation | None 
         pytest.param(running(), [FULL_OF_CPUS, node("n2", gpu_type="p100")], "n2", id="to CPUs on a slower type"),
         pytest.param(running(hours=1), [FULL_OF_CPUS, node("n2")], "n1", id="it is nearly done"),
         pytest.param(running("steady"), [FULL_OF_CPUS, node("n2")], "n1", id="CPUs do not matter"),
-        pytest.param(running("steady", on=share(gpu_type="p100")), [node("n1", gpu_type="p100"), node("n2")], "n2",
-                     id="to the faster type"),
-        pytest.param(running("here"), [FULL_OF_CPUS, node("n2", gpu_type="p100")], "n1", id="its rate there is not known"),
+        pytest.param(running("steady", on=ON_P100), [P100S, node("n2")], "n2", id="to the faster type"),
+        pytest.param(running("here"), [FULL_OF_CPUS, node("n2", gpu_type="p100")], "n1", id="its rate is not known"),
         pytest.param(running("here"), [FULL_OF_CPUS, node("n2")], "n2", id="its rate on the same type is"),
         pytest.param(running(), [FULL_OF_CPUS, node("n2", used_cpus=21)], "n1", id="no more CPUs are there"),
         pytest.param(running(restarts=9), [FULL_OF_CPUS, node("n2")], "n1", id="it is restarted all the time"),
     ],
-)  # fmt: skip
+)
 def test_a_running_job_moves_to_where_it_is_faster_if_that_pays(there: Job, nodes: list[Node], on: str) -> None:
     decision = decided(nodes, [there], service={"1": float(HOUR)})
     assert decision.targets["1"].nodes == (on,)
