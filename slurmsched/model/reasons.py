@@ -25,6 +25,7 @@ class ReasonCode(StrEnum):
     PAYS_FOR_RESTART = "pays_for_restart"
     MIXED = "mixed"
     FEWEST_FRAGMENTS = "fewest_fragments"
+    FASTEST_HERE = "fastest_here"
     ROOM_IS_MADE = "room_is_made"
     MAKES_ROOM = "makes_room"
     TURN = "turn"
@@ -131,6 +132,9 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.FILLS_IN: "runs on GPUs that jobs ahead of it cannot use",
     ReasonCode.PAYS_FOR_RESTART: "is restarted with other resources: this saves {saving} and costs {cost}",
     ReasonCode.FEWEST_FRAGMENTS: "is placed where the fewest idle GPUs become unusable for typical jobs",
+    ReasonCode.FASTEST_HERE: (
+        "is placed where its GPU type and the CPUs beside it make it {times} times as fast as where it came first"
+    ),
     ReasonCode.ROOM_IS_MADE: "starts after {jobs:job #} moved to other nodes: restarting costs {cost:GPU-second}",
     ReasonCode.MAKES_ROOM: "moves to {nodes} so that {job:job #} can start",
     ReasonCode.MIXED: "runs on {mix}: it finishes sooner than on one GPU type",

@@ -134,10 +134,11 @@ def start_where_fastest(session: Session) -> None:
             continue
         here = [session.pools.gpu_types[pool] for pool in placed.pools]
         types = session.pools.known_types if knowledge.compares_types(job) else here
-        found = fastest.of(job, types)
-        if found is not None and found.speed > _CLEARLY_FASTER * _speed(session, job, _enlarged(session, job, placed)):
+        found, now = fastest.of(job, types), _speed(session, job, _enlarged(session, job, placed))
+        if found is not None and found.speed > _CLEARLY_FASTER * now > 0:
             session.demands.lift_restriction(job)
             session.place_again(job, found.placement)
+            session.remarks[name] = Reason(ReasonCode.FASTEST_HERE, {"times": f"{found.speed / now:.1f}"})
             fastest.forget()
 
 
@@ -170,8 +171,10 @@ def _worthwhile_move(session: Session, job: Job, fastest: _FastestIdle) -> _Rest
         return None
     measured = knowledge.measured_types(job)
     found = fastest.of(job, measured if measured >= held else held if len(held) == 1 else ())
-    saving = left * (1 - knowledge.speed(job, job.allocations, nodes) / found.speed) if found is not None else 0.0
-    return _Restart(job, found.placement, saving) if found is not None and saving > least else None
+    if found is None or found.speed <= (now := knowledge.speed(job, job.allocations, nodes)):
+        return None
+    saving = left * (1 - now / found.speed)
+    return _Restart(job, found.placement, saving) if saving > least else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ KNOWN = Knowledge(
 )
 FULL_OF_CPUS = node("n1", used_cpus=21)
 """Eight V100s, and the CPUs of one."""
+BUSY = node("n2", busy=range(8))
 
 
 def waiting(model: str = "hungry", gpus: int = 1, **other: object) -> Job:
@@ -56,12 +57,20 @@ def decided(nodes: list[Node], jobs: list[Job], **other: object) -> Decision:
         pytest.param(
             waiting(gpus=4), [FULL_OF_CPUS, node("n2", busy=range(4))], "n2", 24, id="a gang where it has six for each"
         ),
-        pytest.param(waiting(), [FULL_OF_CPUS, node("n2", busy=range(8))], "n1", 3, id="no GPU is idle beside them"),
+        pytest.param(waiting(), [FULL_OF_CPUS, BUSY], "n1", 3, id="no GPU is idle beside them"),
     ],
 )
 def test_a_job_starts_where_it_is_clearly_fastest(starts: Job, nodes: list[Node], on: str, cpus: int) -> None:
     target = decided(nodes, [starts]).targets["1"]
     assert (target.nodes, target.resources.cpus) == ((on,), cpus)
+
+
+def test_a_job_that_starts_elsewhere_for_its_speed_says_so() -> None:
+    moved, stayed = (
+        decided([FULL_OF_CPUS, there], [waiting()]).targets["1"] for there in (node("n2", used_cpus=15), BUSY)
+    )
+    assert moved.reasons[-1] == Reason(ReasonCode.FASTEST_HERE, {"times": "2.3"})
+    assert ReasonCode.FASTEST_HERE not in {why.code for why in stayed.reasons}
 
 
 def test_a_job_that_cannot_give_cpus_back_leaves_idle_gpus_theirs() -> None:
