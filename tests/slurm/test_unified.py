@@ -35,6 +35,18 @@ rate = [1.0, 4.0]
 [models.flat.gpu.k80]
 gpus = [1, 4]
 rate = [0.9, 3.6]
+
+[models.hungry]
+cpus = [1, 3, 6, 12]
+speed = [0.3, 1.0, 1.8, 2.8]
+
+[models.hungry.gpu.v100]
+gpus = [1]
+rate = [1.0]
+
+[models.hungry.gpu.k80]
+gpus = [1]
+rate = [0.8]
 """
 
 
@@ -92,7 +104,7 @@ def test_a_short_job_starts_at_once_and_long_ones_are_told_their_start_or_the_pr
 
 
 def test_the_longest_of_a_batch_starts_at_once_where_it_would_end_last(site: Mini) -> None:
-    shorter = [submit(site, "alice", "3h", "--gres=gpu:1") for _ in range(12)]
+    shorter = [submit(site, "alice", "2h", "--gres=gpu:1") for _ in range(12)]
     longest = submit(site, "alice", "12h", "--gres=gpu:1")
     site.round()
 
@@ -100,6 +112,34 @@ def test_the_longest_of_a_batch_starts_at_once_where_it_would_end_last(site: Min
     assert "counts more, as it would end last" in site.explained(longest)
     assert sorted(runs_on(site, *shorter)).count("PENDING") == 5
     assert not any("would end last" in site.explained(job) for job in shorter[:2])
+
+
+def test_a_job_starts_and_moves_to_where_its_gpu_and_the_cpus_beside_it_make_it_fastest(site: Mini) -> None:
+    """Of twelve CPUs on each node others ask for nine, beside which three GPUs stay idle."""
+    there = [site.train("bob", f"--gres=gpu:{kind}:1", "-c", "9", "--mem=1000") for kind in ("v100", "k80")]
+    site.round()
+    assert runs_on(site, *there) == ["v100-1", "k80-1"]
+    hungry = site.train("alice", "--gres=gpu:1", "-c", "3", "--mem=1000", hint="model=hungry,duration=9h,ckpt=usr1@1")
+    site.round()
+    assert (runs_on(site, hungry), site.jobs()[hungry]["NumCPUs"]) == (["v100-1"], "3"), "the faster type, as CPUs are"
+
+    site.sure("scancel", there[1])
+    site.until("the CPUs beside the slower one are idle", lambda: there[1] not in site.queue())
+
+    def moved() -> bool:
+        site.round()
+        return runs_on(site, hungry) == ["k80-1"]
+
+    site.until("it moved there", moved)
+    assert site.jobs()[hungry]["NumCPUs"] == "12"
+
+    another = site.train("carol", "--gres=gpu:1", "-c", "3", "--mem=1000", hint="model=hungry,duration=5h,ckpt=usr1@1")
+    site.sure("scancel", hungry)
+    site.until("it has left", lambda: hungry not in site.queue())
+    site.round()
+    site.until("the other one runs", lambda: site.state(another) == "RUNNING")
+    assert (runs_on(site, another), site.jobs()[another]["NumCPUs"]) == (["k80-1"], "12")
+    assert "times as fast" in site.explained(another)
 
 
 def test_a_gang_over_both_nodes_has_its_turn_and_those_in_its_way_come_back(site: Mini) -> None:

@@ -138,7 +138,7 @@ def start_where_fastest(session: Session) -> None:
         if found is not None and found.speed > _CLEARLY_FASTER * now > 0:
             session.demands.lift_restriction(job)
             session.place_again(job, found.placement)
-            session.remarks[name] = Reason(ReasonCode.FASTEST_HERE, {"times": f"{found.speed / now:.1f}"})
+            session.reasons[name] = Reason(ReasonCode.FASTEST_HERE, {"times": f"{found.speed / now:.1f}"})
             fastest.forget()
 
 

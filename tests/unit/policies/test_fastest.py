@@ -69,7 +69,7 @@ def test_a_job_that_starts_elsewhere_for_its_speed_says_so() -> None:
     moved, stayed = (
         decided([FULL_OF_CPUS, there], [waiting()]).targets["1"] for there in (node("n2", used_cpus=15), BUSY)
     )
-    assert moved.reasons[-1] == Reason(ReasonCode.FASTEST_HERE, {"times": "2.3"})
+    assert moved.reasons[0] == Reason(ReasonCode.FASTEST_HERE, {"times": "2.3"})
     assert ReasonCode.FASTEST_HERE not in {why.code for why in stayed.reasons}
 
 
