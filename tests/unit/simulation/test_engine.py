@@ -216,7 +216,7 @@ def small(seed: int, jobs: int = 30) -> Scenario:
 
 @pytest.mark.parametrize("policy", ["synergy/fifo", "synergy/las", "proportional/srtf", "synergy/ftf"])
 def test_skipping_rounds_changes_nothing(policy: str) -> None:
-    made, options = small(5), SimulationOptions(overhead=30.0)
+    made, options = small(5, 20), SimulationOptions(overhead=30.0)
     skipping = simulate(made, parse_policy(policy), options)
     computed = simulate(made, parse_policy(policy), replace(options, skipping=False))
     assert skipping.jobs == computed.jobs
@@ -225,7 +225,9 @@ def test_skipping_rounds_changes_nothing(policy: str) -> None:
 
 
 def test_same_seed_same_bytes() -> None:
-    once, again = (simulate(small(2), parse_policy("synergy/las"), SimulationOptions(failures=0.02)) for _ in range(2))
+    once, again = (
+        simulate(small(2, 25), parse_policy("synergy/las"), SimulationOptions(failures=0.02)) for _ in range(2)
+    )
     assert (once.jobs, once.samples, once.rounds) == (again.jobs, again.samples, again.rounds)
 
 
