@@ -127,11 +127,11 @@ def start_where_fastest(session: Session) -> None:
     The market sees GPUs, and consolidation prefers full nodes: a job that is three times as fast with twelve CPUs
     started beside three, next to an idle node.
     """
-    fastest = _FastestIdle(session)
+    fastest, made_room = _FastestIdle(session), {*session.victims, *session.victims.values()}
     for name in [*session.placements] if fastest.idle.total() else ():
         job, placed, knowledge = session.jobs[name], session.placements[name], session.situation.knowledge
-        if job.allocations or name in session.victims or not job.gpus or placed.gang.profile is None:
-            continue
+        if job.allocations or name in made_room or not job.gpus or placed.gang.profile is None:
+            continue  # whoever gave way to it did so for these GPUs
         here = [session.pools.gpu_types[pool] for pool in placed.pools]
         types = session.pools.known_types if knowledge.compares_types(job) else here
         found, now = fastest.of(job, types), _speed(session, job, _enlarged(session, job, placed))
@@ -167,9 +167,11 @@ def _worthwhile_move(session: Session, job: Job, fastest: _FastestIdle) -> _Rest
     knowledge, nodes = session.situation.knowledge, session.situation.snapshot.nodes_by_name
     left, held = _expected_run(session, job, remaining_or_executed(knowledge, job)), _held_types(job)
     least = session.entitlement.min_benefit * session.situation.cost_of_restart(job.id)
-    if left <= least or not job.gpus or not may_begin_again(job, session.situation.snapshot):
-        return None
     measured = knowledge.measured_types(job)
+    if left <= least or not job.gpus or (not measured and knowledge.profile(job) is None):
+        return None  # it is nearly done, or nothing is known of it that tells of a faster place
+    if not may_begin_again(job, session.situation.snapshot):
+        return None
     found = fastest.of(job, measured if measured >= held else held if len(held) == 1 else ())
     if found is None or found.speed <= (now := knowledge.speed(job, job.allocations, nodes)):
         return None

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from slurmsched.knowledge import Knowledge, Scaling
 from slurmsched.model import Decision, Job, Node, NodeAllocation, Reason, ReasonCode, Request
+from slurmsched.policies.cluster.demand import DemandLevel
+from slurmsched.policies.finish.restart import start_where_fastest
+from slurmsched.policies.orders import FirstInFirstOut
+from slurmsched.policies.place.placement import CONSOLIDATED
 from slurmsched.policies.policies import policy
+from slurmsched.policies.session import Session
+from slurmsched.policies.sizes import Tune
 from tests.builders import job, node, profile, share, situation
 
 HOUR = 3600
@@ -144,6 +151,25 @@ def test_a_job_that_has_its_place_for_the_cpus_is_not_moved_back_for_the_type() 
     there = running(on=share("n2", gpu_type="p100", cpus=12))
     decision = decided([FULL_OF_CPUS, node("n2", gpu_type="p100")], [there], service={"1": float(HOUR)})
     assert (decision.targets["1"].nodes, decision.victims) == (("n2",), {})
+
+
+def test_a_job_for_which_another_gave_way_starts_on_the_gpus_of_that() -> None:
+    """Else these would be idle, and a restart for nothing."""
+    there, starts = job(2, cpus=3, hint="ckpt=usr1", on=[share("n1", [0])]), waiting()
+    nodes = [node("n1", used_cpus=18, busy=range(1, 8)), node("n2")]
+    session = Session(situation(nodes, [there, starts], KNOWN), FirstInFirstOut(), Tune(), CONSOLIDATED)
+    session.takes_back = True
+    session.evict("2", starts)
+    placement = session.find_placement(
+        starts, DemandLevel.MINIMUM, session.free_at_minimum, np.arange(2) == 0, node_score=CONSOLIDATED
+    )
+    assert placement is not None
+    session.allocate(starts, placement)
+    start_where_fastest(session)
+    assert session.placements["1"].pools == (0,)
+    session.victims.clear()
+    start_where_fastest(session)
+    assert session.placements["1"].pools == (1,), "as it would if nobody had"
 
 
 @pytest.mark.parametrize(("searches", "on"), [pytest.param(1, "n2", id="one"), pytest.param(0, "n1", id="none")])
