@@ -89,11 +89,11 @@ def _without_types(pipeline: Pipeline) -> Pipeline:
     return replace(pipeline, entitle=blind)
 
 
-_TYPE_STEPS: Final[tuple[FinishStep, ...]] = (exchange_types, move_where_fastest, try_faster_idle_types)
+_MOVES: Final[tuple[FinishStep, ...]] = (exchange_types, move_where_fastest, try_faster_idle_types)
 
 
 def _without_moves(steps: Sequence[FinishStep]) -> tuple[FinishStep, ...]:
-    return tuple(step for step in steps if step not in _TYPE_STEPS)
+    return tuple(step for step in steps if step not in _MOVES)
 
 
 _UNIFIED_WITHOUT: Final[Mapping[str, Callable[[Pipeline], Pipeline]]] = {
@@ -108,8 +108,8 @@ _UNIFIED_WITHOUT: Final[Mapping[str, Callable[[Pipeline], Pipeline]]] = {
     ),
 }
 """Parts of `unified` that are left out: rates by GPU type, CPUs and memory by sensitivity, the worth of idle resources
-(consolidation decides), both of that (the first nodes that fit), and moves of running jobs to another type. Tickets are
-left out by `unified/0`."""
+(consolidation decides), both of that (the first nodes that fit), and moves of running jobs to where they are faster.
+Tickets are left out by `unified/0`."""
 
 VARIANTS: Final[Mapping[str, Candidate]] = {
     "hadar-tune": Candidate(

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf, isinf
 from typing import Final
 
@@ -22,7 +23,7 @@ from slurmsched.policies.cluster.eligibility import may_begin_again
 from slurmsched.policies.finish.spare import extra_resources, largest_that_fits
 from slurmsched.policies.place.placement import MOST_CPUS, Placement
 from slurmsched.policies.session import Session
-from slurmsched.policies.sizes import PerTaskResources, size_upgrades
+from slurmsched.policies.sizes import PerTaskResources, SizeUpgrade, size_upgrades
 from slurmsched.policies.stages import Situation
 
 
@@ -40,16 +41,28 @@ def resize_running(session: Session) -> None:
     if not session.situation.snapshot.nodes or session.moves_left <= 0:
         return
     running = [session.jobs[job] for job in session.running]
-    resizes = [resize for job in running if (resize := _worthwhile_resize(session, job)) is not None]
+    for resize in _worth_most_first(session, running, partial(_worthwhile_resize, session)):
+        why = restart_reason(resize.saving, session.situation.cost_of_restart(resize.job.id))
+        session.restart_with(resize.job, resize.placement, why)
+
+
+def _worth_most_first(
+    session: Session, jobs: Iterable[Job], find: Callable[[Job], _Restart | None]
+) -> Iterator[_Restart]:
+    """Yield what `find` returns for these jobs, those first that save most GPU-seconds, as long as the round has moves
+    left. It is asked again each time: earlier restarts may have taken the resources."""
+    found = [restart for job in jobs if (restart := find(job)) is not None]
     for planned in sorted(
-        resizes, key=lambda resize: (-resize.saving * resize.job.gpus, session.rank_of[resize.job.id])
+        found, key=lambda restart: (-restart.saving * restart.job.gpus, session.rank_of[restart.job.id])
     ):
-        # computed again: earlier jobs may have taken the spare resources
-        resize = _worthwhile_resize(session, planned.job) if session.moves_left > 0 else None
-        if resize is not None:
-            cost = session.situation.cost_of_restart(resize.job.id)
-            detail = {"saving": format_duration(resize.saving), "cost": format_duration(cost)}
-            session.restart_with(resize.job, resize.placement, Reason(ReasonCode.PAYS_FOR_RESTART, detail))
+        restart = find(planned.job) if session.moves_left > 0 else None
+        if restart is not None:
+            yield restart
+
+
+def restart_reason(saving: float, cost: float) -> Reason:
+    """Return why a job is restarted; both are in seconds."""
+    return Reason(ReasonCode.PAYS_FOR_RESTART, {"saving": format_duration(saving), "cost": format_duration(cost)})
 
 
 def _worthwhile_resize(session: Session, job: Job) -> _Restart | None:
@@ -59,13 +72,10 @@ def _worthwhile_resize(session: Session, job: Job) -> _Restart | None:
     current = _current_placement(session, job) if may_restart and not isinf(remaining) else None
     if current is None:
         return None
-    kind = session.pools.kinds[current.kind]
-    limit = largest_that_fits(session, job.id, current)
-    upgrades = size_upgrades(session.sizing, current.gang, kind, current.per_task, limit)
-    steps = [step for step in upgrades if not isinf(step[1])]  # those tell a turn, not a speed
-    if not steps or session.delays_promise(job, current.allocation(session.pools)):
+    upgrade = _fastest_upgrade(session, job, current)
+    if upgrade is None or session.delays_promise(job, current.allocation(session.pools)):
         return None
-    per_task, faster = max(steps, key=lambda step: (step[1], -step[0].cpus, -step[0].memory))
+    per_task, faster = upgrade
     now = session.situation.knowledge.relative_speed(job, job.allocations, session.situation.snapshot.nodes_by_name)
     saving = _expected_run(session, job, remaining) * (1 - now / (now + faster))
     larger = replace(current, per_task=per_task)
@@ -74,6 +84,15 @@ def _worthwhile_resize(session: Session, job: Job) -> _Restart | None:
         job.id
     ) and session.free_at_minimum.fits(extra)
     return _Restart(job, larger, saving) if pays else None
+
+
+def _fastest_upgrade(session: Session, job: Job, placement: Placement, *, counted: bool = True) -> SizeUpgrade | None:
+    """Return the size of parts that makes the job fastest, of what is free on the nodes of the placement; None where no
+    more does. Unless `counted`, nothing is allocated to it yet."""
+    kind, limit = session.pools.kinds[placement.kind], largest_that_fits(session, job.id, placement, counted=counted)
+    upgrades = size_upgrades(session.sizing, placement.gang, kind, placement.per_task, limit)
+    steps = (step for step in upgrades if not isinf(step[1]))  # those tell a turn, not a speed
+    return max(steps, key=lambda step: (step[1], -step[0].cpus, -step[0].memory), default=None)
 
 
 def longer_run_from(situation: Situation, job: Job) -> float:
@@ -146,23 +165,15 @@ def move_where_fastest(session: Session) -> None:
     """Move running jobs to idle GPUs on which they are faster by measured rates, and by the CPUs and memory there, as
     many as may still move this round; those first that save most GPU-seconds."""
     fastest = _FastestIdle(session)
-    moves = [
-        move
-        for job in (_movable_jobs(session) if fastest.idle.total() else ())
-        if (move := _worthwhile_move(session, job, fastest)) is not None
-    ]
-    for planned in sorted(moves, key=lambda move: (-move.saving * move.job.gpus, session.rank_of[move.job.id])):
-        # searched for again: earlier jobs may have taken these GPUs
-        move = _worthwhile_move(session, planned.job, fastest) if session.moves_left > 0 else None
-        if move is not None:
-            cost = format_duration(session.situation.cost_of_restart(move.job.id))
-            detail = {"saving": format_duration(move.saving), "cost": cost}
-            session.demands.lift_restriction(move.job)
-            session.restart_with(move.job, move.placement, Reason(ReasonCode.PAYS_FOR_RESTART, detail))
-            fastest.forget()
+    movable = _movable_jobs(session) if fastest.idle.total() else ()
+    for move in _worth_most_first(session, movable, partial(_worthwhile_move, session, fastest)):
+        session.demands.lift_restriction(move.job)
+        why = restart_reason(move.saving, session.situation.cost_of_restart(move.job.id))
+        session.restart_with(move.job, move.placement, why)
+        fastest.forget()
 
 
-def _worthwhile_move(session: Session, job: Job, fastest: _FastestIdle) -> _Restart | None:
+def _worthwhile_move(session: Session, fastest: _FastestIdle, job: Job) -> _Restart | None:
     """Return the job's move to where it is fastest; None where that is not clearly worth a restart."""
     knowledge, nodes = session.situation.knowledge, session.situation.snapshot.nodes_by_name
     left, held = _expected_run(session, job, remaining_or_executed(knowledge, job)), _held_types(job)
@@ -235,13 +246,10 @@ class _FastestIdle:
 def _enlarged(session: Session, job: Job, placement: Placement, *, counted: bool = True) -> Placement:
     """Return the placement with as many of the CPUs and as much of the memory that are free there as make the job
     faster. Unless `counted`, nothing is allocated to it yet."""
-    kind, limit = session.pools.kinds[placement.kind], largest_that_fits(session, job.id, placement, counted=counted)
-    upgrades = size_upgrades(session.sizing, placement.gang, kind, placement.per_task, limit)
-    steps = [step for step in upgrades if not isinf(step[1])]  # those tell a turn, not a speed
-    if placement.gang.request.exclusive or not steps:
+    if placement.gang.request.exclusive:
         return placement
-    per_task, _ = max(steps, key=lambda step: (step[1], -step[0].cpus, -step[0].memory))
-    return replace(placement, per_task=per_task)
+    upgrade = _fastest_upgrade(session, job, placement, counted=counted)
+    return replace(placement, per_task=upgrade[0]) if upgrade is not None else placement
 
 
 def _speed(session: Session, job: Job, placement: Placement) -> float:
@@ -258,8 +266,7 @@ def migrate_to_due_type(session: Session) -> None:
             continue
         placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)
         if placement is not None:
-            details = {"saving": format_duration(saving), "cost": format_duration(restart_cost)}
-            session.restart_with(job, placement, Reason(ReasonCode.PAYS_FOR_RESTART, details))
+            session.restart_with(job, placement, restart_reason(saving, restart_cost))
 
 
 def _movable_jobs(session: Session) -> Iterator[Job]:
@@ -342,8 +349,7 @@ def _restart_on_fastest(
         for level in (DemandLevel.BEST, DemandLevel.MINIMUM):
             placement = session.find_placement(job, level, session.free_at_minimum, among)
             if placement is not None:
-                details = {"saving": format_duration(saving), "cost": format_duration(cost)}
-                session.restart_with(job, placement, Reason(ReasonCode.PAYS_FOR_RESTART, details))
+                session.restart_with(job, placement, restart_reason(saving, cost))
                 return True
     return False
 
@@ -386,7 +392,7 @@ _FEWEST_TO_EXCHANGE: Final = 2
 def _change_places(session: Session, first: Job, changing: Sequence[Job]) -> Sequence[JobId]:
     """Move the job to the type that it is due, those of `changing` that are in its way to theirs, and so on; return
     all that move, none if one of them finds no place or there are too many. Then the session has to be rolled back."""
-    saving = format_duration(_saved_seconds(session, first))
+    saving = _saved_seconds(session, first)
     moving = [first.id]
     session.evict(first.id, first)
     for name in moving:  # which grows
@@ -400,8 +406,7 @@ def _change_places(session: Session, first: Job, changing: Sequence[Job]) -> Seq
         session.allocate(session.jobs[name], placement)
         if session.moves_left < 0:
             return ()
-    cost = format_duration(session.situation.cost_of_restart(first.id))
-    session.reasons[first.id] = Reason(ReasonCode.PAYS_FOR_RESTART, {"saving": saving, "cost": cost})
+    session.reasons[first.id] = restart_reason(saving, session.situation.cost_of_restart(first.id))
     return moving
 
 

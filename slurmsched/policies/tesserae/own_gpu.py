@@ -16,12 +16,11 @@ import numpy as np
 
 from slurmsched.arrays import Ints, Mask
 from slurmsched.model import MILLI_PER_GPU, Job, JobId, Reason, ReasonCode
-from slurmsched.model.reasons import format_duration
 from slurmsched.policies.admit.allocate import AllocateFree, FailedRequestCache
 from slurmsched.policies.admit.preempt import Preempt
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import FreeResources
-from slurmsched.policies.finish.restart import remaining_or_executed
+from slurmsched.policies.finish.restart import remaining_or_executed, restart_reason
 from slurmsched.policies.place.placement import NodeScore, Placement
 from slurmsched.policies.session import Session
 from slurmsched.policies.stages import MIN_BENEFIT
@@ -252,4 +251,4 @@ def _pays_apart(session: Session, job: Job, other: Job) -> Reason | None:
     saving, cost = together * (1 - rates[0]), situation.cost_of_restart(job.id)
     if isinf(together) or saving <= MIN_BENEFIT * cost:
         return None
-    return Reason(ReasonCode.PAYS_FOR_RESTART, {"saving": format_duration(saving), "cost": format_duration(cost)})
+    return restart_reason(saving, cost)
